@@ -7,6 +7,8 @@
 # make bench-check fails if Rota is slower than the kept figures; bench-keep replaces them
 # make constraints pins the newest versions that pyproject.toml allows (needs uv)
 # make coverage prints which lines of rota the tests reach
+# make clients writes the generated files of the Python and TypeScript clients and the Postman collection (needs npm)
+# make docs  builds the documentation site in .site
 # make diagrams writes the state diagrams of ARCHITECTURE.md
 # make clean removes all generated files
 
@@ -20,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 APP ?= examples/quickstart.py
 
-.PHONY: up test test-long constraints coverage diagrams lint chromium screenshots bench bench-check bench-keep clean
+.PHONY: up test test-long clients constraints coverage diagrams docs lint chromium screenshots bench bench-check bench-keep clean
 .DEFAULT_GOAL := test
 
 up: $(VENV)/.installed
@@ -49,6 +51,9 @@ chromium:
 screenshots: $(VENV)/.installed-dev chromium
 	$(BIN)/python -m tests.browser.screenshots docs/images
 
+docs: $(VENV)/.installed-dev
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench $(ARGS)
 
@@ -66,12 +71,15 @@ constraints:
 coverage: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
 
+clients: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.clients.write
+
 diagrams: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.diagrams
 
 clean:
-	rm -rf $(VENV) .bench build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .bench .site build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples docs_site -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: a second run installs nothing until pyproject.toml or constraints.txt changes.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bench import check, profiling, rota_workloads, workloads
 from bench.api import api
 from bench.dependencies import CACHE, ROOT, Unavailable
 from bench.figures import FULL, OURS, QUICK, Figure, Size, summary, table
+from bench.graphs import graphs
 from bench.hosts import hosts
 from bench.injection import injection
 from bench.installation import DatabaseKind, WrongCount
@@ -37,6 +39,12 @@ from bench.workflows import workflows
 from rota.version import __version__
 
 RESULTS = Path(__file__).parent / "results"
+WORKLOAD_SECONDS = 600.0  # that all rounds of a workload may take; what is left then is skipped
+BENCH_SECONDS = 5400.0
+TIME_LIMIT_REACHED = "the time limit was reached"
+
+
+Durations = dict[str, dict[str, list[float]]]  # seconds of each round, by workload and system
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ class Workload:
     code: str  # W1 …; empty if it has no number
     measure: workloads.Measure
     fits: Callable[[System], bool] = lambda _: True
-    once: bool = False  # too long for every round; it repeats its own measurements
+    once: bool = False  # too long for every round
 
 
 def rota_only(
@@ -74,20 +82,22 @@ WORKLOADS = [
         workloads.drain("best settings, 2 processes", 2),
         lambda system: serves(system) and not system.single_process,
     ),
-    Workload("drain", "W1", workloads.drain("default settings, 1 process", best=False), serves),
+    Workload("drain", "W1", workloads.drain("default settings, 1 process", best=False), serves, once=True),
     Workload("pickup", "W2", workloads.pickup),
-    Workload("lateness", "W3", workloads.lateness),
-    Workload("schedules", "W4", workloads.schedules, lambda system: system.schedules > 0),
+    Workload("lateness", "W3", workloads.lateness, once=True),
+    Workload("schedules", "W4", workloads.schedules, lambda system: system.schedules > 0, once=True),
     Workload("cron", "W5", workloads.crons, lambda system: system is SYSTEMS[0]),
-    Workload("burst", "W6", workloads.burst),
+    Workload("burst", "W6", workloads.burst, once=True),
     rota_only("growth", "W7", rota_workloads.growth, once=True),
     rota_only("fairness", "W8", rota_workloads.fairness),
-    rota_only("workflows", "W9", workflows, once=True),
+    Workload("workflows", "W9", workflows, lambda system: system.name in (OURS, "dbos")),
+    Workload("durable", "W10", workloads.durable, lambda system: system.name in (OURS, "dbos")),
     rota_only("start", "", rota_workloads.start),
     rota_only("cost", "", rota_workloads.cost),
     rota_only("injection", "", injection),
     rota_only("scripts", "", scripts),
     rota_only("pipelines", "", pipelines),
+    rota_only("graphs", "", graphs),
     rota_only("api", "", api, once=True),
     rota_only("hosts", "", hosts, once=True),
     rota_only("pages", "", pages, once=True),
@@ -144,7 +154,7 @@ async def bench(servers: Servers, options: argparse.Namespace) -> int:
         system for system in SYSTEMS if system.name in (OURS, *options.peers) and system.store in options.database
     ]
     size = QUICK if options.quick else FULL
-    figures, skipped = await rounds(servers, systems, options.only, size, options.rounds)
+    figures, skipped, durations = await rounds(servers, systems, options.only, size, options.rounds)
     report = {
         **machine(),
         "rounds": options.rounds,
@@ -152,6 +162,7 @@ async def bench(servers: Servers, options: argparse.Namespace) -> int:
         "stores": await servers.settings(),
         "systems": [described(system) for system in systems if f"{system.name} on {system.store}" not in skipped],
         "skipped": skipped,
+        "seconds": durations,
         "lines": summary(figures),
     }
     print(f"\n{shown(report)}")
@@ -165,13 +176,21 @@ async def bench(servers: Servers, options: argparse.Namespace) -> int:
 
 async def rounds(
     servers: Servers, systems: Sequence[System], wanted: Sequence[str], size: Size, count: int
-) -> tuple[list[Figure], dict[str, str]]:
+) -> tuple[list[Figure], dict[str, str], Durations]:
     """Measure the wanted workloads, round by round and system by system, so that a slow minute affects all systems.
+    Returns the figures, what was skipped and why, and how long everything took.
 
     A peer that is unavailable or fails is skipped from then on, with a message; if Rota fails, so does the benchmark.
+    What exceeds the time limit of its workload, or of the benchmark, is skipped.
     """
     figures: list[Figure] = []
     skipped: dict[str, str] = {}
+    durations: Durations = {}
+
+    def skip(name: str, reason: str) -> None:
+        skipped[name] = reason
+        print(f"SKIPPED {title}: {reason}", flush=True)
+
     for turn in range(count):
         for work in WORKLOADS:
             for system in systems:
@@ -183,19 +202,36 @@ async def rounds(
                     or {label, title} & set(skipped)
                 ):
                     continue
+                left = time_left(durations, work.name)
+                if left <= 0:
+                    skip(f"{title}, round {turn + 1}", TIME_LIMIT_REACHED)
+                    continue
                 say(f"round {turn + 1} of {count}: {work.code} {title}")
+                begun = time.monotonic()
                 try:
-                    async for figure in work.measure(servers, system, size):
-                        figures.append(figure)
+                    async with asyncio.timeout(left) as limit:
+                        async for figure in work.measure(servers, system, size):
+                            figures.append(figure)
                 except Unavailable as error:
-                    skipped[label if system.name != OURS else title] = str(error)
-                    print(f"SKIPPED {title}: {error}", flush=True)
+                    skip(label if system.name != OURS else title, str(error))
                 except WrongCount as error:
                     if system.name == OURS:
                         raise
-                    skipped[title] = str(error)
-                    print(f"SKIPPED {title}: {error}", flush=True)
-    return figures, skipped
+                    skip(title, str(error))
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    skip(f"{title}, round {turn + 1}", TIME_LIMIT_REACHED)
+                seconds = time.monotonic() - begun
+                durations.setdefault(work.name, {}).setdefault(label, []).append(round(seconds, 1))
+                say(f"took {seconds:.1f} s")
+    return figures, skipped, durations
+
+
+def time_left(durations: Durations, name: str) -> float:
+    """Return how many more seconds a workload may take."""
+    used = {work: sum(chain.from_iterable(by_system.values())) for work, by_system in durations.items()}
+    return min(WORKLOAD_SECONDS - used.get(name, 0.0), BENCH_SECONDS - sum(used.values()))
 
 
 async def profile(servers: Servers, databases: Sequence[str]) -> int:
@@ -262,6 +298,11 @@ def shown(report: dict[str, Any]) -> str:
             f"- {system['name']} on {system['store']} ({versions}) keeps {system['keeps']}. Settings: {settings}."
         )
     lines += [f"- SKIPPED {name}: {why}" for name, why in report["skipped"].items()]
+    lines += ["", "| workload | seconds | slowest system |", "|---|--:|---|"]
+    for name, by_system in report["seconds"].items():
+        slowest = max(by_system, key=lambda system: sum(by_system[system]))
+        total = sum(chain.from_iterable(by_system.values()))
+        lines.append(f"| {name} | {total:.0f} | {slowest}: {sum(by_system[slowest]):.0f} |")
     return "\n".join(lines)
 
 

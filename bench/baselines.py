@@ -1,14 +1,17 @@
 """The bare driver: what the database allows at this time. Figures are shown as ratios to it, because machines differ.
 
-claims   jobs per second of a loop that claims 500 and completes 500, 20,000 rows
+claims   jobs per second of a loop that claims 500 and completes 500, 20,000 rows, in one process or more
 pickups  milliseconds until a row inserted by one connection is claimed by another that waits for it, median of 100
 """
 
 import asyncio
 import json
+import os
 import sqlite3
 import statistics
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -48,7 +51,7 @@ RETURNING id, payload, attempts"""
 LITE_DONE = "UPDATE baseline SET state = 2, finished_at = ?2 WHERE id IN (SELECT value FROM json_each(?1))"
 
 
-async def claims(url: str) -> float:
+async def claims(url: str, processes: int = 1) -> float:
     """Return how many rows per second the driver claims and completes in the database at this URL."""
     if url.startswith("sqlite"):
         return await asyncio.to_thread(sqlite_claims, url)
@@ -57,14 +60,29 @@ async def claims(url: str) -> float:
         await connection.execute(PG_TABLE)
         await connection.execute(f"INSERT INTO baseline (payload) SELECT '{{}}' FROM generate_series(1, {ROWS})")
         await connection.execute("ANALYZE baseline")
+        command = (sys.executable, "-m", "bench.baselines", url)
+        loops = [await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE) for _ in range(processes)]
+        for loop in loops:
+            assert loop.stdout is not None
+            await loop.stdout.readline()  # it is connected
         begun = time.perf_counter()
-        while rows := await connection.fetch(PG_CLAIM, BATCH, "w"):
-            await connection.execute(PG_DONE, [row["id"] for row in rows])
+        await asyncio.gather(*(loop.communicate(b"go") for loop in loops))
         rate = ROWS / (time.perf_counter() - begun)
         await connection.execute("DROP TABLE baseline")
         return rate
     finally:
         await connection.close()
+
+
+async def claim_all(url: str) -> None:
+    """Claim and complete until nothing is left, when stdin allows it: one process of `claims`."""
+    connection = await asyncpg.connect(url)
+    await connection.fetch(PG_CLAIM, 0, "w")
+    print("ready", flush=True)
+    sys.stdin.read()
+    while rows := await connection.fetch(PG_CLAIM, BATCH, "w"):
+        await connection.execute(PG_DONE, [row["id"] for row in rows])
+    os._exit(0)  # closing takes time
 
 
 async def pickups(url: str, gap: float) -> tuple[float, float]:
@@ -146,3 +164,7 @@ def sqlite_file(url: str) -> Iterator[tuple[sqlite3.Connection, sqlite3.Connecti
             connection.execute("PRAGMA synchronous=FULL")
         first.executescript(LITE_TABLE)
         yield first, second
+
+
+if __name__ == "__main__":
+    asyncio.run(claim_all(sys.argv[1]))

@@ -15,16 +15,16 @@ class Size:
     """How much is measured."""
 
     jobs: int = 20_000
-    time_limit: float = 30.0  # seconds after which a slow peer is measured by the jobs it finished so far
+    time_limit: float = 10.0  # seconds after which a slow peer is measured by the jobs it finished so far
     paced: int = 300
     gap: float = 0.02
     late: int = 200
     span: float = 20.0
     schedules: int = 100_000
-    window: float = 30.0
+    window: float = 15.0
     cron_seconds: float = 0.5
     burst: int = 5_000
-    ledgers: tuple[int, int] = (10_000, 10_000_000)
+    ledgers: tuple[int, int] = (10_000, 5_000_000)
     backlog: int = 100_000
     stored_runs: int = 1_000_000
     requests: int = 400

@@ -29,6 +29,7 @@ from rota.kinds.hosts.store import hosts as fleet
 AGENTS = 500
 IDLE = 20.0  # seconds
 SINGLE = 300  # jobs, one after the other
+CONNECT_SECONDS, HAND_OUT_SECONDS, SINGLES_SECONDS = 40.0, 30.0, 30.0  # limits of the waits
 LOOKS = {"look": {"read_only": True, "schema": {}}}
 
 
@@ -88,6 +89,7 @@ async def hosts(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noq
         agents = await here.db.tx(make_agents, here, port)
         command = ("-m", "rota.app.cli", "server", "--port", str(port))
         server = here.start_process(*command)
+        await listening(here, port)
         lives = [asyncio.ensure_future(agent.live()) for agent in agents]
         try:
             yield Figure("agents: all of 500 connect", await connected(here, agents, 1), "s")
@@ -96,8 +98,9 @@ async def hosts(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noq
             used = used_since(before, cpu_seconds([server.process.pid]))
             yield Figure("agents: CPU of the server, 500 waiting", 100 * used / (time.perf_counter() - begun), "%")
             spans = []
-            for _ in range(SINGLE):
-                spans += await handed_out(here, [random.choice(agents)])
+            async with asyncio.timeout(SINGLES_SECONDS):
+                for _ in range(SINGLE):
+                    spans += await handed_out(here, [random.choice(agents)])
             yield Figure("agents: a job reaches its agent, p50", percentile(spans, 0.5), "ms")
             yield Figure("agents: a job reaches its agent, p99", percentile(spans, 0.99), "ms")
             spans = await handed_out(here, agents)
@@ -113,13 +116,25 @@ async def hosts(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:  # noq
             await asyncio.gather(*lives, return_exceptions=True)
 
 
+async def listening(here: Installation, port: int) -> None:
+    async def answers() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    await here.until(answers, "the server listens", CONNECT_SECONDS, 0.02)
+
+
 async def connected(here: Installation, agents: list[Agent], times: int) -> float:
     begun = time.perf_counter()
 
     async def all_there() -> bool:
         return all(agent.sessions >= times for agent in agents)
 
-    await here.until(all_there, "all agents connected", 120, 0.02)
+    await here.until(all_there, "all agents connected", CONNECT_SECONDS, 0.02)
     return time.perf_counter() - begun
 
 
@@ -144,7 +159,7 @@ async def handed_out(here: Installation, to: list[Agent]) -> list[float]:
     async def came() -> bool:
         return all(made[agent.host_id].id in agent.got for agent in to)
 
-    await here.until(came, "the jobs came", 60, 0.0005)
+    await here.until(came, "the jobs came", HAND_OUT_SECONDS, 0.0005)
     return [max(0.0, (agent.got[made[agent.host_id].id] - begun) * 1000) for agent in to]
 
 

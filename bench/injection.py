@@ -93,6 +93,10 @@ def run_context(engine: Engine) -> RunContext:
         terms=NO_TERMS,
         last_run_id=None,
         trace=None,
+        parent_id=None,
+        waiting=None,
+        reserved_at=None,
+        place_key=None,
     )
     run_id = new_id()
     return RunContext(job, run_id, 1, "bench", RunLog(run_id, system_time), _engine=engine)

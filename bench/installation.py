@@ -22,7 +22,8 @@ from sqlalchemy import text as sql
 
 from bench.peers.rota import PROGRAM
 from rota.access.store import accounts
-from rota.app.application import Rota, load_app
+from rota.app.application import Rota
+from rota.app.programs import load_app
 from rota.core.clock import SystemClock
 from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
@@ -52,12 +53,18 @@ class DatabaseKind(Protocol):
     def drop(self, url: str) -> None: ...
 
 
+def migrate_in_thread(url: str) -> None:
+    """Migrate a database for a caller that may run inside an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(migrate, url).result()
+
+
 class Sqlite:
     name = "sqlite"
 
     def __init__(self, home: Path) -> None:
         self.template = home / "template.db"
-        migrate(f"sqlite:///{self.template}")
+        migrate_in_thread(f"sqlite:///{self.template}")
 
     def fresh(self, home: Path) -> str:
         shutil.copy(self.template, home / "rota.db")
@@ -73,8 +80,7 @@ class Postgres:
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
         self.template = create_database(server_url)
-        with ThreadPoolExecutor(1) as thread:  # the caller may run inside an event loop
-            thread.submit(migrate, self.template).result()
+        migrate_in_thread(self.template)
 
     def fresh(self, home: Path) -> str:  # noqa: ARG002
         return create_database(self.server_url, template=database_name(self.template))
@@ -235,7 +241,7 @@ async def make_engine(db: Database, settings: EngineSettings | None = None) -> t
     clock.sync(await db.read(workers.measure))
     org_id, _ = await db.tx(accounts.ensure_default_org, clock.now())
     runner = TaskRunner(program.registry, db, injector=program.injector)
-    engine = Engine(db, clock, Wake(), {runner.kind: runner}, settings or EngineSettings())
+    engine = Engine(db, clock, Wake(), {runner.kind: runner, **program.runners}, settings or EngineSettings())
     await declare(engine, program.org, None, task_rows(program.registry, program.injector, None), [])
     return engine, org_id
 

@@ -19,14 +19,11 @@ from bench.installation import (
     make_engine,
     used_since,
 )
-from bench.peers.rota import PROGRAM
+from bench.program import SHARED_KIND
 from rota.access.store import accounts
-from rota.app.application import load_app
 from rota.core.ids import new_id
 from rota.db.dialect import Tx
 from rota.engine.engine_settings import EngineSettings
-from rota.kinds.tasks.declare import declare
-from rota.kinds.tasks.registry import task_rows
 
 SEED = 200_000  # runs written to the ledger in one statement
 REPEATS = 5
@@ -113,16 +110,14 @@ async def fairness(kind: DatabaseKind, size: Size) -> AsyncIterator[Figure]:
     for target, description in (("mark", "jobs that do nothing"), ("linger", "jobs of 20 ms")):
         async with installation(kind) as here:
             other, _ = await here.db.tx(accounts.create_org, "Other", "other", here.engine.clock.now())
-            program = load_app(str(PROGRAM))
-            await declare(here.engine, "other", None, task_rows(program.registry, program.injector, None), [])
             for at in range(0, size.backlog, 10_000):
                 backlog = [{"i": BACKLOG_FROM + i} for i in range(at, min(size.backlog, at + 10_000))]
-                await here.engine.enqueue(here.org_id, "task", target, backlog)
+                await here.engine.enqueue(here.org_id, SHARED_KIND, target, backlog)
             here.start_process()
             await here.until(partial(some, here, 100), "100 jobs of the backlog started", 60, 0.01)
             sent = {}
             for i in range(REPEATS):
-                await here.engine.enqueue(other, "task", target, [{"i": i}])
+                await here.engine.enqueue(other, SHARED_KIND, target, [{"i": i}])
                 sent[i] = time.time()
                 await here.until(partial(started, here, i), "the single job started", 60, 0.05)
             starts = here.marks.starts()

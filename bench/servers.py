@@ -25,6 +25,8 @@ from bench.installation import DatabaseKind, Marks, Postgres, Sqlite, WrongCount
 from bench.systems import System
 from tests.postgres import create_database, drop_database, own_server
 
+OWN_TIME_LIMIT = 60.0  # seconds in which Rota has to finish the jobs of a workload
+
 
 class Servers:
     """Servers, each started at first use, on loopback and in temporary directories."""
@@ -151,12 +153,13 @@ class SystemUnderTest:
         process.stdin.close()
         return process
 
-    def call(self, command: str, stay: bool = False, **values: Any) -> Any:
+    async def call(self, command: str, stay: bool = False, **values: Any) -> Any:
         """Run a command and return its answer. `stay`: the command is the system itself and keeps running."""
         process = self.spawn(command, **values)
         assert process.stdout is not None
-        line = process.stdout.readline()
-        if (not stay and process.wait()) or not line:
+        line = await asyncio.to_thread(process.stdout.readline)  # ends when `end` kills the process after a time limit
+        code: int = 0 if stay else await asyncio.to_thread(process.wait)
+        if code or not line:
             raise WrongCount(f"{self.system.label}: {command} failed: {self.last_error()}")
         return json.loads(line)
 
@@ -201,8 +204,11 @@ class SystemUnderTest:
     async def done(self, jobs: int, begin: float | None, time_limit: float) -> float:
         """Jobs per second from `begin` (or the first start) until all ran and nothing is unfinished in the store.
 
-        A peer that is not ready after `time_limit` seconds is measured by the jobs it finished until then; Rota fails.
+        A peer that is not ready after `time_limit` seconds is measured by the jobs it finished until then; Rota fails
+        after OWN_TIME_LIMIT.
         """
+        if self.system.name == OURS:
+            time_limit = OWN_TIME_LIMIT
         await self.until(lambda: self.marks.count() > 0, "a job started", 60)
         begin = begin or min(self.marks.starts().values())
         while self.marks.count() < jobs or await self.unfinished() > 0:
@@ -247,7 +253,7 @@ async def system_under_test(
     try:
         here = SystemUnderTest(servers, system, program, settings, home, url)
         try:
-            here.call("prepare")
+            await here.call("prepare")
             os.sync()  # pending writes of the previous system must not delay commits of this one
             yield here
         finally:

@@ -26,6 +26,7 @@ class System:
     modules: tuple[str, ...] = ()  # from npm
     best: Mapping[str, Any] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
+    jobs: int = 20_000  # of W1; fewer where they would take minutes
     single_process: bool = False  # only one process, and only that process notices new jobs at once
     schedules: int = 0  # how many can be created at run time
     scheduling: Mapping[str, Any] = field(default_factory=dict)  # settings of a worker that also fires schedules
@@ -58,12 +59,14 @@ APSCHEDULER: dict[str, Any] = {
     "packages": ("apscheduler<4", "sqlalchemy", "psycopg[binary]"),
     "unfinished": "SELECT count(*) FROM apscheduler_jobs WHERE next_run_time <= {now}",
     "keeps": NOTHING + " before the job runs (at most once)",
+    "jobs": 2_500,
     "single_process": True,
-    "schedules": 100_000,
+    "schedules": 20_000,
 }
 DBOS: dict[str, Any] = {
     "packages": ("dbos",),
     "keeps": "the workflow's row with input and output, until it is deleted",
+    "jobs": 2_500,
     "best": {"polling_interval_sec": 0.05, "worker_concurrency": 100},
     "schedules": 1_000,  # a thread for each
 }
@@ -84,6 +87,7 @@ SYSTEMS = [
         "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
         "the job's row, and an event row for each change of it, until they are deleted",
         packages=("procrastinate", "psycopg[binary,pool]"),
+        jobs=2_500,
         best={"concurrency": 5, "fetch_job_polling_interval": 0.1},
     ),
     System(
@@ -141,6 +145,7 @@ SYSTEMS = [
         ("LLEN celery", "HLEN unacked"),
         NOTHING + " before the job runs (at most once); no result is kept",
         packages=("celery[redis]", "celery-redbeat"),
+        jobs=2_500,
         best={"concurrency": 2, "prefetch": 100},
         schedules=100_000,
         scheduling={"beat": True},

@@ -15,6 +15,7 @@ from bench.servers import Servers, SystemUnderTest, system_under_test, tree
 from bench.systems import System
 
 LEAD = 10.0  # seconds between the command and the first due time: a program must start and create its jobs
+BURST_RATE = 500  # jobs per second that the slowest system creates, at least
 CRON_PACKAGES = ("apscheduler<4", "croniter", "cronsim")
 
 Measure = Callable[[Servers, System, Size], AsyncIterator[Figure]]
@@ -24,17 +25,30 @@ def drain(way: str, processes: int = 1, best: bool = True) -> Measure:
     """W1: jobs per second into the queue, and out of it through handlers that do nothing."""
 
     async def measure(servers: Servers, system: System, size: Size) -> AsyncIterator[Figure]:
+        jobs = min(size.jobs, system.jobs)
+        label = system.label + (f" ({jobs:,} jobs)" if jobs < size.jobs else "")
         async with system_under_test(servers, system, system.best if best else system.default) as here:
-            bare = await baselines.claims(here.url) if system.name == OURS else None
-            took = here.call("enqueue", count=size.jobs)["seconds"]
+            bare = await baselines.claims(here.url, processes) if system.name == OURS else None
+            took = (await here.call("enqueue", count=jobs))["seconds"]
             for _ in range(processes):
                 here.spawn("worker")
-            rate = await here.done(size.jobs, None, size.time_limit)
+            rate = await here.done(jobs, None, size.time_limit)
             if best and processes == 1:
-                yield Figure(f"W1 bulk enqueue, {system.group}", size.jobs / took, "/s", bare, system=system.label)
-            yield Figure(f"W1 drain, {system.group}, {way}", rate, "/s", bare, system=system.label)
+                yield Figure(f"W1 bulk enqueue, {system.group}", jobs / took, "/s", bare, system=label)
+            yield Figure(f"W1 drain, {system.group}, {way}", rate, "/s", bare, system=label)
 
     return measure
+
+
+async def durable(servers: Servers, system: System, size: Size) -> AsyncIterator[Figure]:
+    """W10: durable tasks per second, enqueued before, with one and with five recorded steps."""
+    jobs = size.jobs // 10
+    for steps, way in ((1, "one step"), (2, "five steps")):
+        async with system_under_test(servers, system, system.best) as here:
+            await here.call("enqueue", count=jobs, steps=steps)
+            here.spawn("worker")
+            rate = await here.done(jobs, None, size.time_limit)
+            yield Figure(f"W10 durable tasks, {way}, {system.group}", rate, "/s", system=system.label)
 
 
 async def pickup(servers: Servers, system: System, size: Size) -> AsyncIterator[Figure]:
@@ -43,7 +57,7 @@ async def pickup(servers: Servers, system: System, size: Size) -> AsyncIterator[
         bare = await baselines.pickups(here.url, size.gap) if system.name == OURS else (None, None)
         await warm(here)
         numbers = list(range(1, 1 + size.paced))
-        sent = here.call("paced", stay=system.single_process, numbers=numbers, gap=size.gap)
+        sent = await here.call("paced", stay=system.single_process, numbers=numbers, gap=size.gap)
         warmed = 0 if system.single_process else 1
         await here.until(lambda: here.marks.count() >= size.paced + warmed, "all jobs started", 30)
         starts = here.marks.starts()
@@ -65,7 +79,7 @@ async def lateness(servers: Servers, system: System, size: Size) -> AsyncIterato
         chance = random.Random(7)
         opens = time.time() + LEAD
         due_times = [(i, opens + chance.random() * size.span) for i in range(1, 1 + size.late)]
-        here.call("later", stay=system.single_process, due_times=due_times)
+        await here.call("later", stay=system.single_process, due_times=due_times)
         check_in_time(system, opens)
         timers = await asyncio.gather(*(timer_lateness(at) for _, at in due_times))
         warmed = 0 if system.single_process else 1
@@ -87,8 +101,8 @@ async def schedules(servers: Servers, system: System, size: Size) -> AsyncIterat
     fewer = f" ({count:,} of them)" if count < size.schedules else ""
     label = f"W4 {size.schedules:,} schedules, {system.group}"
     async with system_under_test(servers, system, {**system.default, **system.scheduling}) as here:
-        took = here.call("schedules", count=count)["seconds"]
-        here.call("enqueue", count=1)
+        took = (await here.call("schedules", count=count))["seconds"]
+        await here.call("enqueue", count=1)
         begun = time.time()
         worker = here.spawn("worker")
         await here.until(lambda: here.marks.count() > 0, "a job started", 120)
@@ -118,10 +132,10 @@ async def crons(servers: Servers, system: System, size: Size) -> AsyncIterator[F
 async def burst(servers: Servers, system: System, size: Size) -> AsyncIterator[Figure]:
     """W6: many jobs due at the same second: from that second until all of them ran and are recorded."""
     async with system_under_test(servers, system, system.best) as here:
-        slot = float(int(time.time() + LEAD + size.burst / 250))
+        slot = float(int(time.time() + LEAD + size.burst / BURST_RATE))
         if not system.single_process:
             here.spawn("worker")
-        here.call("later", stay=system.single_process, due_times=[(i, slot) for i in range(size.burst)])
+        await here.call("later", stay=system.single_process, due_times=[(i, slot) for i in range(size.burst)])
         check_in_time(system, slot)
         await asyncio.sleep(slot - time.time())
         rate = await here.done(size.burst, slot, 2 * size.time_limit)
@@ -149,7 +163,7 @@ def microseconds_per_slot(seconds: float) -> dict[str, dict[str, float]]:
 async def warm(here: SystemUnderTest) -> None:
     """Start a worker and wait until it has run job 0 and idles. A single-process system starts with its command."""
     if not here.system.single_process:
-        here.call("enqueue", count=1)
+        await here.call("enqueue", count=1)
         here.spawn("worker")
         await here.until(lambda: here.marks.count() > 0, "a job started", 60)
         await asyncio.sleep(1.5)

@@ -1,6 +1,6 @@
 """Two graphs of LangGraph on a schedule, without a network or a key: the models are fake.
 
-pip install 'rota[langgraph]', then: rota up examples/graphs.py
+pip install 'rota-scheduler[langgraph]', then: rota up examples/graphs.py
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Sales in three layers: raw orders, clean totals by day, and a report.
 
-pip install 'rota[duckdb]', then: rota up examples/pipelines.py, and in another shell:
+pip install 'rota-scheduler[duckdb]', then: rota up examples/pipelines.py, and in another shell:
 
     rota pipeline run sales/bronze/orders --wait
     rota run list --namespace sales

@@ -11,6 +11,7 @@ from tests.databases import (
     clean_url,
     database_url,
     db,
+    empty_url,
     migrated_url,
     postgres_template,
     shared_postgres,
@@ -18,7 +19,16 @@ from tests.databases import (
 )
 from tests.postgres import PostgresServer
 
-__all__ = ["clean_url", "database_url", "db", "migrated_url", "postgres_template", "shared_postgres", "sqlite_template"]
+__all__ = [
+    "clean_url",
+    "database_url",
+    "db",
+    "empty_url",
+    "migrated_url",
+    "postgres_template",
+    "shared_postgres",
+    "sqlite_template",
+]
 
 SERVER_URL = "ROTA_TEST_POSTGRES_URL"
 MEMORY_DISK = Path("/dev/shm")

@@ -1,16 +1,21 @@
 """Databases for tests: each test process migrates one and copies it, because migrating takes longer than most tests."""
 
+import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
 from rota.db.tables import metadata
+from rota.db.transactions import Transaction
 from tests.postgres import _execute as execute
 from tests.postgres import create_database, database_name, drop_database
+
+R = TypeVar("R")
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +43,18 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         return
     server = request.getfixturevalue("postgres_url")
     url = create_database(server, template=request.getfixturevalue("postgres_template"))
+    yield url
+    drop_database(server, url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A second database, without tables, once of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty' / 'rota.db'}"
+        return
+    server = request.getfixturevalue("postgres_url")
+    url = create_database(server)
     yield url
     drop_database(server, url)
 
@@ -87,3 +104,21 @@ def copy_sqlite(template: Path, url: str) -> None:
         source = Path(f"{template}{tail}")
         if source.exists():
             shutil.copyfile(source, url.removeprefix("sqlite:///") + tail)
+
+
+on_postgresql = pytest.mark.parametrize("clean_url", ["postgresql"], indirect=True)  # SQLite has one writer
+
+LOCKS_WAITED_FOR = """
+    SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (
+        SELECT pid FROM pg_stat_activity WHERE datname = current_database())"""
+
+
+async def commit_when_awaited(db: Database, opened: Transaction, step: Awaitable[R]) -> R:
+    """Start a step, commit the open transaction when the step waits for one of its locks, and return its result."""
+    started = asyncio.ensure_future(step)
+    async with asyncio.timeout(20):
+        while not await db.read(lambda tx: tx.exec_driver_sql(LOCKS_WAITED_FOR).scalar_one()):
+            assert not started.done(), "the step did not wait"
+            await asyncio.sleep(0.01)
+        await opened.commit()
+        return await started

@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from rota.core.effects import EFFECT_MOVES
 from rota.core.states import MOVES, PHASE_MOVES
-from rota.engine.jobs import WAITING_STATES
-from rota.kinds.workflows.rules import EFFECT_MOVES
+from rota.engine.jobs import UNLEASED_STATES
 
 PAGE = Path(__file__).parents[1] / "ARCHITECTURE.md"
 BLOCK = re.compile(r"<!-- diagram: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"<!-- diagram: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 def diagrams() -> dict[str, str]:
     """Return the mermaid diagram of each table of moves by its name."""
     jobs = [f"{before or '[*]'} --> {after}: {move}" for (before, move), after in MOVES.items()]
-    jobs += ["running --> [*]: finish", *(f"{state} --> [*]: withdraw" for state in WAITING_STATES)]
+    jobs += ["running --> [*]: finish", *(f"{state} --> [*]: withdraw" for state in UNLEASED_STATES)]
     phases, effects = with_ends(PHASE_MOVES), with_ends(EFFECT_MOVES)
     return {name: mermaid(lines) for name, lines in (("jobs", jobs), ("phases", phases), ("effects", effects))}
 

@@ -27,6 +27,7 @@ from typing import Literal, TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import pytest
 
 OLDEST_VERSION = 15
 SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -38,9 +39,10 @@ class PostgresServer:
     """One server with its own data directory. It keeps its address over `stop` and `start`.
 
     Without `fsync` its data survives a crash of the server but not of the machine, and CREATE DATABASE is much quicker.
+    With `standby_of` it is a hot standby of another server, which must run: a copy that follows it.
     """
 
-    def __init__(self, fsync: bool = True) -> None:
+    def __init__(self, fsync: bool = True, standby_of: "PostgresServer | None" = None) -> None:
         self._fsync = fsync
         self._home = _home()
         self._data = self._home / "data"
@@ -53,7 +55,10 @@ class PostgresServer:
                 self._account = _unprivileged()
                 os.chown(self._home, self._account["user"], self._account["group"])
             self._binaries = _reachable_binaries(self._home)
-            self._run("initdb", "-D", self._data, "-U", "postgres", "-E", "UTF8", "-A", "trust", "--locale=C", "-N")
+            if standby_of is None:
+                self._run("initdb", "-D", self._data, "-U", "postgres", "-E", "UTF8", "-A", "trust", "--locale=C", "-N")
+            else:
+                self._run("pg_basebackup", "-D", self._data, "-d", standby_of.url, "-R", "-X", "stream", "-c", "fast")
             self._port = _free_port()
         except BaseException:
             self.remove()
@@ -114,7 +119,7 @@ class PostgresServer:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() in ("ready", "standby")
 
     def _run(self, program: str, *words: object) -> None:
         process = self._spawn(program, *words)
@@ -148,6 +153,19 @@ class PostgresServer:
 def own_server() -> Iterator[PostgresServer]:
     """A private, running server, for a test that stops or restarts it."""
     server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
+def own_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A private, running hot standby. Skips the test where PostgreSQL was installed without its backup program."""
+    if not (primary._binaries / "pg_basebackup").exists():
+        pytest.skip("pg_basebackup is not installed beside PostgreSQL")
+    server = PostgresServer(standby_of=primary)
     try:
         server.start()
         yield server

@@ -1,10 +1,14 @@
 """Options, ratios and checks of the benchmark. Nothing here is timed."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from bench import __main__ as bench_main
 from bench.__main__ import WORKLOADS, arguments, rounds
 from bench.check import KEPT, losses, ratios
 from bench.dependencies import name_of
@@ -97,9 +101,32 @@ async def test_a_peer_that_cannot_be_installed_is_skipped_with_a_message(
     peer = [system for system in SYSTEMS if system.name == "bullmq"]
     servers = Servers()
     try:
-        figures, skipped = await rounds(servers, peer, ["drain"], Size(), 1)
+        figures, skipped, _ = await rounds(servers, peer, ["drain"], Size(), 1)
     finally:
         servers.close()
     assert figures == []
     assert list(skipped) == ["bullmq on redis"]
     assert "SKIPPED bullmq on redis: drain: npm is not installed" in capsys.readouterr().out
+
+
+async def test_a_workload_that_reaches_its_time_limit_keeps_its_figures_and_is_skipped_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = []
+
+    async def endless(kind: object, size: Size) -> AsyncIterator[Figure]:
+        try:
+            yield Figure("first", 1, "ms")
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(bench_main, "WORKLOADS", [bench_main.rota_only("endless", "", endless)])
+    monkeypatch.setattr(bench_main, "WORKLOAD_SECONDS", 0.1)
+    ours = [system for system in SYSTEMS if system.name == "rota" and system.store == "sqlite"]
+    with closing(Servers()) as servers:
+        figures, skipped, durations = await rounds(servers, ours, ["endless"], Size(), 2)
+    assert [figure.name for figure in figures] == ["first"]
+    assert closed == [True]
+    assert list(skipped) == ["rota on sqlite: endless, round 1", "rota on sqlite: endless, round 2"]
+    assert len(durations["endless"]["rota on sqlite"]) == 1

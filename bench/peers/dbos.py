@@ -24,6 +24,28 @@ def mark(i: int) -> None:
     kit.mark(i)
 
 
+@DBOS.step()
+def step(i: int) -> None:
+    kit.mark(i)
+
+
+@DBOS.workflow(name="mark_in_a_step")
+def mark_in_a_step(i: int) -> None:
+    step(i)
+
+
+@DBOS.step()
+def small_step(number: int) -> int:
+    return number
+
+
+@DBOS.workflow(name="five_steps")
+def five_steps(i: int) -> None:
+    for number in range(4):
+        small_step(number)
+    step(i)
+
+
 @DBOS.workflow(name="tick")
 def tick(at: Any, i: int) -> None:  # noqa: ARG001
     kit.mark(i)
@@ -43,13 +65,17 @@ def client() -> DBOSClient:
     return DBOSClient(system_database_url=kit.URL)
 
 
-def enqueue(count: int) -> Any:
+def job(steps: int) -> Any:
+    return {**JOB, "workflow_name": ("mark", "mark_in_a_step", "five_steps")[min(steps, 2)]}
+
+
+def enqueue(count: int, steps: int = 0) -> Any:
     dbos = client()
     begun = time.perf_counter()
     for part in kit.chunks(count):
         with dbos._sys_db.engine.begin() as connection:  # its way to enqueue several: a transaction of the caller's
             for i in part:
-                dbos.enqueue_in_transaction(connection, JOB, i)
+                dbos.enqueue_in_transaction(connection, job(steps), i)
     return kit.since(begun)
 
 
@@ -58,9 +84,9 @@ def worker() -> None:
     threading.Event().wait()
 
 
-def paced(numbers: list[int], gap: float) -> Any:
+def paced(numbers: list[int], gap: float, steps: int = 0) -> Any:
     dbos = client()
-    return kit.paced(numbers, gap, lambda i: dbos.enqueue(JOB, i))
+    return kit.paced(numbers, gap, lambda i: dbos.enqueue(job(steps), i))
 
 
 def later(due_times: list[tuple[int, float]]) -> None:

@@ -27,11 +27,11 @@ async def engine() -> "tuple[Engine, str]":
     return await make_engine(open_database(kit.URL))
 
 
-async def enqueue(count: int) -> Any:
+async def enqueue(count: int, steps: int = 0) -> Any:
     rota, org = await engine()
     begun = time.perf_counter()
     for part in kit.chunks(count):
-        await rota.enqueue(org, "task", "mark", [{"i": i} for i in part])
+        await rota.enqueue(org, "task", ("mark", "one_step", "five_steps")[steps], [{"i": i} for i in part])
     return kit.since(begun)
 
 

@@ -15,36 +15,46 @@ if TYPE_CHECKING:
         ServiceInfo,
         validate_and_disable_orphaned_tasks,
     )
-    from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
+    from rota.core.effects import Applied, NotApplied, Unsure, not_applied
+    from rota.core.errors import AuthError, GiveUp, LogicError, PermissionDenied, RetryAfter, TransientError
     from rota.core.policy import Retry
+    from rota.core.steps import Approval, ChildFailed, StepFailed
     from rota.db.user_session import AsyncSession, Database
     from rota.engine.runner import RunContext
+    from rota.kinds.alarms.manager import email, tag, webhook
+    from rota.kinds.pipelines.tables import PipelineTables
     from rota.kinds.tasks.manager import TaskIn, TaskManager
     from rota.kinds.tasks.registry import TaskRegistry
-    from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
+    from rota.kinds.workflows.connectors.base import mutation, read
     from rota.kinds.workflows.declaration import Workflow
     from rota.kinds.workflows.scripts.script_api import Prepare, Reservation, cron, every
     from rota.user_code.services import ArtifactManager, JobScheduler
 
 __all__ = [
     "Applied",
+    "Approval",
     "ArtifactHierarchy",
     "ArtifactManager",
     "AsyncSession",
     "AuthError",
+    "ChildFailed",
     "CrudPermissions",
     "Database",
+    "GiveUp",
     "JobScheduler",
     "LogicError",
     "NotApplied",
     "PermissionDenied",
+    "PipelineTables",
     "Prepare",
     "Reservation",
     "Retry",
+    "RetryAfter",
     "Rota",
     "RunContext",
     "ServiceBuilder",
     "ServiceInfo",
+    "StepFailed",
     "TaskIn",
     "TaskManager",
     "TaskRegistry",
@@ -53,29 +63,38 @@ __all__ = [
     "Workflow",
     "__version__",
     "cron",
+    "email",
     "every",
     "mounted_lifespan",
     "mutation",
     "not_applied",
     "read",
+    "tag",
     "validate_and_disable_orphaned_tasks",
+    "webhook",
 ]
 
 HOMES = {
-    "Applied": "rota.kinds.workflows.connectors.base",
+    "PipelineTables": "rota.kinds.pipelines.tables",
+    "StepFailed": "rota.core.steps",
+    "ChildFailed": "rota.core.steps",
+    "Approval": "rota.core.steps",
+    "Applied": "rota.core.effects",
     "ArtifactHierarchy": "rota.app.service",
     "ArtifactManager": "rota.user_code.services",
     "AsyncSession": "rota.db.user_session",
     "AuthError": "rota.core.errors",
     "CrudPermissions": "rota.app.service",
     "Database": "rota.db.user_session",
+    "GiveUp": "rota.core.errors",
     "JobScheduler": "rota.user_code.services",
     "LogicError": "rota.core.errors",
-    "NotApplied": "rota.kinds.workflows.connectors.base",
+    "NotApplied": "rota.core.effects",
     "PermissionDenied": "rota.core.errors",
     "Prepare": "rota.kinds.workflows.scripts.script_api",
     "Reservation": "rota.kinds.workflows.scripts.script_api",
     "Retry": "rota.core.policy",
+    "RetryAfter": "rota.core.errors",
     "Rota": "rota.app.application",
     "RunContext": "rota.engine.runner",
     "ServiceBuilder": "rota.app.service",
@@ -84,13 +103,16 @@ HOMES = {
     "TaskManager": "rota.kinds.tasks.manager",
     "TaskRegistry": "rota.kinds.tasks.registry",
     "TransientError": "rota.core.errors",
-    "Unsure": "rota.kinds.workflows.connectors.base",
+    "Unsure": "rota.core.effects",
     "Workflow": "rota.kinds.workflows.declaration",
+    "email": "rota.kinds.alarms.manager",
+    "tag": "rota.kinds.alarms.manager",
+    "webhook": "rota.kinds.alarms.manager",
     "cron": "rota.kinds.workflows.scripts.script_api",
     "every": "rota.kinds.workflows.scripts.script_api",
     "mounted_lifespan": "rota.app.mounting",
     "mutation": "rota.kinds.workflows.connectors.base",
-    "not_applied": "rota.kinds.workflows.connectors.base",
+    "not_applied": "rota.core.effects",
     "read": "rota.kinds.workflows.connectors.base",
     "validate_and_disable_orphaned_tasks": "rota.app.service",
 }

@@ -4,16 +4,21 @@
         job_id = rota.run_schedule("nightly")
         print(rota.wait(job_id)["status"])
 
+Methods exist for everyday use. `send` and `items` call any route of `rota.client_routes`, typed:
+
+        grant = rota.send(routes.post_grants({"scopes": ["task:report"]}))
+        names = [queue["name"] for queue in rota.items(routes.get_queues())]
+
 Idempotent calls are retried with backoff when the server or the network fails: reads, PUT, and every POST, because
 each carries an `Idempotency-Key`. Refusals are raised as one of the errors below, with the server's `code`.
 """
 
 import os
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -30,7 +35,12 @@ from rota.client_types import Status as Status
 from rota.core.clock import blocking_sleep, real_sleep, stopwatch
 from rota.core.ids import new_id
 
-QueryValue = str | int | float | bool | None  # None is not sent
+if TYPE_CHECKING:
+    from rota.client_routes import PageOf, Request
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+QueryValue = str | int | float | bool | Sequence[str] | None  # None is not sent
 DEFAULT_TRIES = 4
 MAX_RETRY_AFTER_SECONDS = 30.0  # a longer `Retry-After` is not waited for
 RETRIED_STATUSES = (429, 502, 503, 504)
@@ -43,6 +53,10 @@ quoted = partial(quote, safe="")
 
 class ClientError(Exception):
     """Base class of all errors of this client."""
+
+
+class Damaged(ClientError):
+    """A download differs from the checksum of the server."""
 
 
 class Unreachable(ClientError):
@@ -149,6 +163,14 @@ class Client:
             if (cursor := page["next_cursor"]) is None:
                 return
 
+    def send(self, request: "Request[Answer]", *, if_match: int | None = None) -> Answer:
+        """Send a request of `rota.client_routes`; otherwise like `call`."""
+        return self.call(request.method, request.path, request.body, if_match=if_match, **request.query)
+
+    def items(self, request: "Request[PageOf[Item]]") -> Iterator[Item]:
+        """Iterate over all items of a route that returns pages."""
+        return self.pages(request.path, **request.query)
+
     def create_schedule(self, **fields: object) -> Schedule:
         return self.call("POST", "/schedules", fields)
 
@@ -176,7 +198,7 @@ class Client:
 
     def add_job(self, target: str, **fields: object) -> str:
         """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
-        priority, run_at, job_key, key_mode."""
+        priority, run_at, job_key, key_mode, after, when."""
         return str(self.call("POST", "/jobs", {"target": target, **fields})["job_id"])
 
     def job(self, job_id: str) -> Job:
@@ -184,6 +206,13 @@ class Client:
 
     def run(self, run_id: str) -> Run:
         return self.call("GET", f"/runs/{quoted(run_id)}")
+
+    def download_artifact(self, artifact_id: str, file: BinaryIO) -> int:
+        """Write the content of an artifact, or of a run, to a file in parts, and return its size. Goes on where a
+        connection broke. Raises Damaged if the content differs from its checksum."""
+        from rota.client_downloads import download
+
+        return download(self, artifact_id, file)
 
     def runs(self, **filters: QueryValue) -> Iterator[Run]:
         return self.pages("/runs", **filters)
@@ -264,6 +293,14 @@ class AsyncClient:
             if (cursor := page["next_cursor"]) is None:
                 return
 
+    async def send(self, request: "Request[Answer]", *, if_match: int | None = None) -> Answer:
+        """Send a request of `rota.client_routes`; otherwise like `call`."""
+        return await self.call(request.method, request.path, request.body, if_match=if_match, **request.query)
+
+    def items(self, request: "Request[PageOf[Item]]") -> AsyncIterator[Item]:
+        """Iterate over all items of a route that returns pages."""
+        return self.pages(request.path, **request.query)
+
     async def create_schedule(self, **fields: object) -> Schedule:
         return await self.call("POST", "/schedules", fields)
 
@@ -291,7 +328,7 @@ class AsyncClient:
 
     async def add_job(self, target: str, **fields: object) -> str:
         """Enqueue a task, or with `kind` a graph, a pipeline or a host job; return the job's id. Fields: input, queue,
-        priority, run_at, job_key, key_mode."""
+        priority, run_at, job_key, key_mode, after, when."""
         return str((await self.call("POST", "/jobs", {"target": target, **fields}))["job_id"])
 
     async def job(self, job_id: str) -> Job:
@@ -299,6 +336,13 @@ class AsyncClient:
 
     async def run(self, run_id: str) -> Run:
         return await self.call("GET", f"/runs/{quoted(run_id)}")
+
+    async def download_artifact(self, artifact_id: str, file: BinaryIO) -> int:
+        """Write the content of an artifact, or of a run, to a file in parts, and return its size. Goes on where a
+        connection broke. Raises Damaged if the content differs from its checksum."""
+        from rota.client_downloads import download_async
+
+        return await download_async(self, artifact_id, file)
 
     def runs(self, **filters: QueryValue) -> AsyncIterator[Run]:
         return self.pages("/runs", **filters)

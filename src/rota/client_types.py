@@ -1,4 +1,4 @@
-"""Types of the client's answers, generated from the API's models: `python -m tests.app.client_types`."""
+"""Types of the client's answers, generated from the API's models by `make clients`."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -30,13 +30,18 @@ class Schedule(TypedDict):
     interval_seconds: int | float | None
     anchor: str | None
     run_at: str | None
+    rrule: str | None
     timezone: str | None
     window_start: str | None
     window_end: str | None
     starts_at: str | None
     ends_at: str | None
     jitter_seconds: float | None
-    schedule_type: Literal["cron", "interval", "once"] | None
+    dst_gap: Literal["run_after", "skip"] | None
+    dst_repeat: Literal["first", "both"] | None
+    calendar: str | None
+    on_holiday: Literal["skip", "next", "previous", "run"] | None
+    schedule_type: Literal["cron", "interval", "once", "rrule"] | None
     name: str
     input: Any
     max_runs: int | None
@@ -48,10 +53,14 @@ class Schedule(TypedDict):
     retry: Json | None
     priority: int
     queue: str
+    after: list[str]
+    when: Literal["success", "failure", "any"] | None
     enabled: bool
     tags: list[str]
     description: str
     grant_id: str | None
+    keep_runs_days: int | None
+    pause_after_failures: int | None
     kind: str
     target: str
     id: str
@@ -103,6 +112,8 @@ class Run(TypedDict):
     artifact_id: str | None
     trace_id: str | None
     usage: Any
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
     input: Any
     retry_at: str | None
     workflow_id: NotRequired[str]
@@ -130,6 +141,10 @@ class Job(TypedDict):
     error: Json | None
     artifact_id: str | None
     run_ids: list[str]
+    parent_id: str | None
+    children: list[str]
+    waiting: Json | None
+    steps: list[Json]
 
 
 class LogLine(TypedDict):

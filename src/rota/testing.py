@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from rota.access.store import accounts
 from rota.core.clock import ManualClock
+from rota.core.states import Status
 from rota.db import schema
 from rota.db.connection import open_database
 from rota.db.crash_points import at_each_statement
@@ -52,7 +53,7 @@ from rota.kinds.workflows.manager import WorkflowManager, deploy_all
 from rota.kinds.workflows.runner import WorkflowRunner
 from rota.kinds.workflows.scripts.repair import Repairer, RepairRunner
 from rota.kinds.workflows.scripts.sandbox import Sandbox
-from rota.reports import runs as run_reports
+from rota.reports import run_search
 from rota.user_code.injection import Injector
 
 MONDAY = datetime(2026, 5, 4, 9, tzinfo=UTC)
@@ -83,6 +84,7 @@ class World:
 
     async def drain(self) -> None:
         """Fire and run everything that is due now, including what follows from it."""
+        self.worker.registration.refresh_routes()  # a test may have declared more since the last call
         for _ in range(MAX_STEPS):
             next_due_at = (await self.scheduler.poll()).next_due_at
             due = next_due_at is not None and next_due_at <= self.clock.now()
@@ -132,8 +134,10 @@ class World:
 
     async def runs(self, **filters: Any) -> list[Record]:
         """Return the newest 200 runs, oldest first."""
-        rows, _ = await self.engine.db.read(lambda tx: run_reports.list_runs(tx, self.org_id, limit=200, **filters))
-        return rows[::-1]
+        if filters.get("status") is not None:
+            filters["status"] = Status(filters["status"])
+        page = await run_search.search(self.engine.db, self.org_id, self.clock.now(), limit=200, **filters)
+        return page.items[::-1]
 
 
 @asynccontextmanager
@@ -191,6 +195,7 @@ def register_worker(tx: Tx, worker: Worker, engine: Engine) -> None:
         lease=engine.settings.lease,
         now=engine.clock.now(),
     )
+    engine.apply_version_rules(tx)
 
 
 # crash points
@@ -202,7 +207,7 @@ class Countdown:
     def __init__(self, points: int) -> None:
         self.points = self.left = points
 
-    def reached(self, _: str) -> None:
+    def reached(self, name: str) -> None:  # noqa: ARG002  # subclasses and sweeps record it
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -223,7 +228,7 @@ def count_from_here() -> None:
         countdown.left = countdown.points
 
 
-def dies_at(point: int, play: Callable[[], Awaitable[None]], seconds: float = 60) -> bool:
+def dies_at(point: int, play: Callable[[], Awaitable[object]], seconds: float = 60) -> bool:
     """Run `play` in a child process that is killed at a crash point: before its n-th statement or commit, or at a
     `crash_point`. Return True if it was killed, False if it ended before that point. Not for use on an event loop."""
     with warnings.catch_warnings():
@@ -254,7 +259,7 @@ def dump_and_exit(alarm: int, frame: FrameType | None) -> None:
     signal.raise_signal(alarm)
 
 
-def run_with_countdown(point: int, play: Callable[[], Awaitable[None]]) -> int:
+def run_with_countdown(point: int, play: Callable[[], Awaitable[object]]) -> int:
     global countdown
     countdown = Countdown(point)
     try:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from sqlalchemy import select
 
 from rota.access.store import accounts
-from rota.app.application import load_app
+from rota.app.programs import load_app
 from rota.core.clock import SystemClock
 from rota.core.errors import Unavailable
 from rota.core.process_groups import die_with_parent

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from rota.app.application import load_app
+from rota.app.programs import load_app
 from rota.core.states import Phase, Status
 from rota.db.dialect import Tx
 from rota.db.tables import events, runs, workflow_runs

@@ -13,8 +13,13 @@ from starlette.types import Message
 from rota import Prepare, Workflow, every
 from rota.access.store import accounts, logins
 from rota.billing import store as billing_store
+from rota.core.catch_up import ALL_SLOTS, CatchUpLimits, plan_catch_up
+from rota.core.ids import new_id
 from rota.db.dialect import Tx
-from rota.engine import billing_accounts, orgs
+from rota.db.statement import insert_rows
+from rota.db.tables import alarm_events
+from rota.engine import billing_accounts, catch_ups, orgs, signal_hooks
+from rota.engine import schedules as schedule_rows
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store import hosts
 from rota.kinds.pipelines.manager import PipelineManager
@@ -68,16 +73,27 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "POST /api/v1/schedules/{schedule}/$skip-next": (row(403, 200, 200, 404), {}),
     "POST /api/v1/schedules/{schedule}/$backfill": (row(403, 200, 200, 404), SPAN),
     "GET /api/v1/schedules/{schedule}/$next": (READ, None),
+    "GET /api/v1/schedules/{schedule}/$catch-up": (READ, None),
+    "POST /api/v1/schedules/{schedule}/$diff": (READ, {"cron_expression": "0 13 * * *"}),
     "GET /api/v1/schedules/{schedule}/runs": (READ, None),
     "GET /api/v1/schedules/{schedule}/slots": (READ, None),
+    "GET /api/v1/files": (LIST, None),
+    "POST /api/v1/files/$plan": (row(403, 200, 200, 200), {"resources": {}}),
+    "POST /api/v1/files/$apply": (row(403, 200, 200, 200), {"resources": {}}),
     "GET /api/v1/runs": (LIST, None),
     "GET /api/v1/runs/{run}": (READ, None),
     "GET /api/v1/runs/{run}/logs": (READ, None),
     "GET /api/v1/runs/{run}/$why": (READ, None),
     "GET /api/v1/failing": (LIST, None),
+    "POST /api/v1/runs/$retry": (row(403, 200, 200, 200), {"filter": {}, "dry_run": True}),
+    "POST /api/v1/runs/$cancel": (row(403, 200, 200, 200), {"filter": {}, "dry_run": True}),
     "POST /api/v1/runs/{run}/$acknowledge": (row(403, 409, 409, 404), {}),  # it has not failed
     "POST /api/v1/runs/{run}/$unacknowledge": (row(403, 409, 409, 404), None),
     "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
+    "POST /api/v1/runs/{run}/$approve": (row(409, 409, 409, 404), {}),  # it waits for nothing; who may is asked then
+    "POST /api/v1/runs/{run}/$reject": (row(409, 409, 409, 404), {}),
+    "POST /api/v1/runs/{run}/$resolve": (row(403, 409, 409, 404), {"resolution": "skip"}),
+    "POST /api/v1/signals": (row(403, 202, 202, 202), {"topic": "paid"}),
     "POST /api/v1/runs/{run}/$retry": (row(403, 202, 202, 404), None),
     "POST /api/v1/jobs": (row(403, 202, 202, 400), {"target": "hello"}),
     "GET /api/v1/jobs": (LIST, None),
@@ -134,6 +150,10 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}": (row(403, 204, 204, 404), None),
     "GET /api/v1/pipelines/{namespace}/{layer}/{pipeline}/versions": (READ, None),
     "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$run": (row(403, 202, 202, 404), None),
+    "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$backfill": (
+        row(403, 422, 422, 404),  # it has no partitions
+        {"from": "2026-05-01", "to": "2026-05-02"},
+    ),
     "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$preview": (row(403, 200, 200, 404), None),
     "POST /api/v1/pipelines/{namespace}/{layer}/{pipeline}/$validate": (row(403, 200, 200, 404), None),
     "GET /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers": (READ, None),
@@ -144,6 +164,12 @@ TABLE: dict[str, tuple[Row, Any]] = {
     ),
     "DELETE /api/v1/pipelines/{namespace}/{layer}/{pipeline}/triggers/{trigger}": (row(403, 204, 204, 404), None),
     "POST /api/v1/webhooks": ((401, 404, 404, 404, 404, 404, 404), None),  # a key is no webhook's token
+    "POST /api/v1/webhooks/{hook}": ((401, 401, 401, 401, 401, 401, 401), None),  # a key is no signature
+    "POST /api/v1/signal-hooks": (row(403, 201, 201, 201), {"name": "{fresh}", "topic": "paid"}),
+    "GET /api/v1/signal-hooks": (LIST, None),
+    "GET /api/v1/signal-hooks/{hook}": (READ, None),
+    "POST /api/v1/signal-hooks/{hook}/$rotate": (row(403, 200, 200, 404), None),
+    "DELETE /api/v1/signal-hooks/{hook}": (row(403, 204, 204, 404), None),
     "GET /api/v1/workflows": (LIST, None),
     "POST /api/v1/workflows": (row(403, 422, 422, 422), {"script": " "}),  # what a right one does: test_scripts_api.py
     "POST /api/v1/workflows/$check": (row(403, 422, 422, 422), {"script": " "}),
@@ -161,6 +187,10 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/workflows/{workflow}/inputs": (READ, None),
     "GET /api/v1/workflows/{workflow}/outputs": (READ, None),
     "POST /api/v1/workflows/{workflow}/topics/{topic}/events": (row(403, 201, 201, 404), {"message_id": "1"}),
+    "POST /api/v1/workflows/{workflow}/topics/{topic}/events/$bulk": (
+        row(403, 201, 201, 404),
+        {"items": [{"message_id": "2"}]},
+    ),
     "POST /api/v1/workflows/{workflow}/$run": (row(403, 202, 202, 404), None),
     "POST /api/v1/workflows/{workflow}/$pause": (row(403, 200, 200, 404), {}),
     "POST /api/v1/workflows/{workflow}/$resume": (row(403, 409, 409, 404), None),  # it is not paused
@@ -201,10 +231,52 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/slots/$why?schedule={skipped}&slot=2026-05-04T12:00:00Z": (READ, None),
     "GET /api/v1/workers": (LIST, None),
     "GET /api/v1/queues": (LIST, None),
+    "GET /api/v1/queues/$wanted": (LIST, None),
     "GET /api/v1/queues/{queue}": (READ, None),
     "PUT /api/v1/queues/{queue}": (row(403, 200, 200, 200), {"max_running": 1}),  # the other org's own, by its name
     "PATCH /api/v1/queues/{queue}": (row(403, 200, 200, 200), {"max_running": 1}),
+    "GET /api/v1/views": (LIST, None),
+    "POST /api/v1/views": (row(201, 201, 201, 201), {"name": "{fresh}", "filter": {}}),
+    "GET /api/v1/views/{view}": (READ, None),
+    "PATCH /api/v1/views/{view}": (row(200, 200, 200, 404), {}),  # these keys act for the same user
+    "DELETE /api/v1/views/{view}": (row(204, 204, 204, 404), None),
+    "GET /api/v1/catch-ups": (LIST, None),
+    "GET /api/v1/catch-ups/{catch_up}": (READ, None),
+    "POST /api/v1/catch-ups/{catch_up}/$approve": (row(403, 403, 200, 404), {}),
+    "POST /api/v1/catch-ups/{catch_up}/$reject": (row(403, 403, 200, 404), {}),
+    "GET /api/v1/calendars": (LIST, None),
+    "POST /api/v1/calendars": (row(403, 201, 409, 201), {"name": "days", "dates": ["2027-05-17"]}),  # the operator's
+    "GET /api/v1/calendars/{calendar}": (READ, None),
+    "PATCH /api/v1/calendars/{calendar}": (row(403, 200, 200, 404), {}),
+    "DELETE /api/v1/calendars/{calendar}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/simulate": (
+        row(200, 200, 200, 200),
+        {"from": "2026-05-05T00:00:00Z", "to": "2026-05-06T00:00:00Z"},
+    ),
+    "GET /api/v1/freeze-windows": (LIST, None),
+    "POST /api/v1/freeze-windows": (row(403, 201, 409, 201), {"name": "stop", "ends_at": "2026-12-01T00:00:00Z"}),
+    "GET /api/v1/freeze-windows/{freeze_window}": (READ, None),
+    "PATCH /api/v1/freeze-windows/{freeze_window}": (row(403, 200, 200, 404), {"reason": "x"}),
+    "DELETE /api/v1/freeze-windows/{freeze_window}": (row(403, 204, 204, 404), None),
+    "GET /api/v1/alarms": (LIST, None),
+    "POST /api/v1/alarms": (row(403, 201, 409, 201), {"name": "late", "when": "late > 5m"}),  # the operator's
+    "GET /api/v1/alarms/{alarm}": (READ, None),
+    "PATCH /api/v1/alarms/{alarm}": (row(403, 200, 200, 404), {"when": "late > 6m"}),
+    "DELETE /api/v1/alarms/{alarm}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/alarms/{alarm}/$test": (row(403, 202, 202, 404), None),
+    "GET /api/v1/alarm-channels": (LIST, None),
+    "POST /api/v1/alarm-channels": (
+        row(403, 201, 409, 201),  # the operator's
+        {"name": "ops", "type": "email", "address": "ops@example.org"},
+    ),
+    "GET /api/v1/alarm-channels/{alarm_channel}": (READ, None),
+    "PATCH /api/v1/alarm-channels/{alarm_channel}": (row(403, 200, 200, 404), {"test_seconds": 86400}),
+    "DELETE /api/v1/alarm-channels/{alarm_channel}": (row(403, 204, 204, 404), None),
+    "POST /api/v1/alarm-channels/{alarm_channel}/$test": (row(403, 202, 202, 404), None),
+    "GET /api/v1/alarm-events": (LIST, None),
+    "POST /api/v1/alarm-events/{alarm_event}/$acknowledge": (row(403, 200, 200, 404), None),
     "GET /api/v1/freeze": (LIST, None),
+    "GET /api/v1/status": (LIST, None),
     "PUT /api/v1/freeze": (row(403, 200, 200, 200), {"reason": "x"}),
     "DELETE /api/v1/freeze": (row(403, 204, 409, 204), None),  # the operator has ended it
     "POST /api/v1/orgs": (row(403, 403, 403, 403), {"name": "x", "slug": "{fresh}"}),  # the first key alone may
@@ -225,13 +297,27 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "DELETE /api/v1/api-keys/{api_key}": (row(403, 403, 204, 404), None),
     "POST /api/v1/login-links": (row(201, 201, 201, 201), None),  # each their own
     "GET /api/v1/sessions": (LIST, None),
+    "POST /api/v1/sessions/$end": (LIST, {}),
+    "POST /api/v1/service-accounts": (row(403, 403, 201, 201), {"name": "{fresh}", "role": "viewer"}),
+    "GET /api/v1/service-accounts": (ADMIN_LIST, None),
+    "GET /api/v1/service-accounts/{service_account}": (ADMIN_READ, None),
+    "PATCH /api/v1/service-accounts/{service_account}": (ADMIN_READ, {"role": "viewer"}),
+    "DELETE /api/v1/service-accounts/{service_account}": (row(403, 403, 204, 404), None),
     "DELETE /api/v1/sessions/{session}": (row(404, 404, 204, 404), None),  # another user's
     "GET /api/v1/audit": (ADMIN_LIST, None),
 }
 SILENT = {  # these change nothing here
     f"POST /api/v1/schedules/{verb}" for verb in ("$preview", "$pause", "$resume", "$enable", "$disable", "$delete")
 }
-SILENT |= {"POST /api/v1/workflows/$check"}
+SILENT |= {"POST /api/v1/files/$plan", "POST /api/v1/files/$apply"}  # without entries
+SILENT |= {
+    "POST /api/v1/simulate",
+    "POST /api/v1/schedules/{schedule}/$diff",
+    "POST /api/v1/workflows/$check",
+    "POST /api/v1/sessions/$end",
+    "POST /api/v1/runs/$retry",
+    "POST /api/v1/runs/$cancel",
+}
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
 CANARY = "canary"  # in the name of everything that is ours
 numbers = itertools.count(1)
@@ -296,10 +382,19 @@ async def fill(api: Api, path: str) -> str:
         "job": make_job,
         "run": make_run,
         "user": make_user,
+        "service_account": make_service_account,
+        "hook": make_hook,
         "api_key": make_key,
         "session": make_session,
         "skipped": make_skipped,
         "queue": make_queue,
+        "calendar": make_calendar,
+        "catch_up": make_catch_up,
+        "freeze_window": make_freeze_window,
+        "alarm": make_alarm,
+        "alarm_channel": make_alarm_channel,
+        "alarm_event": make_alarm_event,
+        "view": make_view,
         "workflow": make_workflow,
         "script": make_script,
         "host": make_host,
@@ -352,6 +447,54 @@ async def make_queue(api: Api, name: str) -> str:
     name = name.removeprefix(f"{CANARY}-")  # callers name it themselves, so the answers do
     await api.engine.set_queue(api.org_id, name, max_running=5, paused=False)
     return name
+
+
+async def make_view(api: Api, name: str) -> str:
+    made = await api.call("POST", "/views", {"name": name, "filter": {}, "visibility": "org"})
+    return str(made.json()["id"])
+
+
+async def make_calendar(api: Api, name: str) -> str:
+    made = await api.call("POST", "/calendars", {"name": name, "dates": ["2027-05-17"]})
+    return str(made.json()["id"])
+
+
+async def make_catch_up(api: Api, name: str) -> str:
+    """Hold a catch-up of a new schedule."""
+    schedule = await make_schedule(api, name)
+
+    def step(tx: Tx) -> str:
+        slots = [NINE - timedelta(hours=hours) for hours in (2, 1)]
+        plan = plan_catch_up(slots, ALL_SLOTS, None, CatchUpLimits(slots=1), NINE)
+        stored = schedule_rows.get(tx, api.org_id, schedule)
+        return catch_ups.hold(tx, stored, plan, catch_ups.CatchUpSource.BACKFILL, NINE)
+
+    return await api.db.tx(step)
+
+
+async def make_freeze_window(api: Api, name: str) -> str:
+    body = {"name": name, "starts_at": "2027-05-17T00:00:00Z", "ends_at": "2027-05-18T00:00:00Z"}
+    return str((await api.call("POST", "/freeze-windows", body)).json()["id"])
+
+
+async def make_alarm(api: Api, name: str) -> str:
+    await make_alarm_channel(api, name)
+    made = await api.call("POST", "/alarms", {"name": name, "when": "missed", "notify": [name]})
+    return str(made.json()["id"])
+
+
+async def make_alarm_channel(api: Api, name: str) -> str:
+    made = await api.call("POST", "/alarm-channels", {"name": name, "type": "email", "address": "ops@example.org"})
+    return str(made.json()["id"])
+
+
+async def make_alarm_event(api: Api, name: str) -> str:
+    """A firing event."""
+    alarm_id, event_id, now = await make_alarm(api, name), new_id(), api.clock.now()
+    ids = {"id": event_id, "org_id": api.org_id, "alarm_id": alarm_id, "subject": name, "name": name}
+    state = {"state": "firing", "text": "is late", "place": "", "fired_at": now, "notified": 0, "job_ids": []}
+    await api.db.tx(insert_rows, alarm_events, [{**ids, **state}])
+    return event_id
 
 
 async def make_task(api: Api, name: str) -> str:
@@ -451,13 +594,21 @@ async def make_user(api: Api, name: str) -> str:
     return await api.db.tx(accounts.create_user, api.org_id, f"{name}@example.org", name, "x", "viewer", NINE)
 
 
+async def make_hook(api: Api, name: str) -> str:
+    return (await api.db.tx(signal_hooks.create, api.org_id, name, "paid", None, NINE)).id
+
+
+async def make_service_account(api: Api, name: str) -> str:
+    return await api.db.tx(accounts.create_service_account, api.org_id, name, "viewer", (), NINE)
+
+
 async def make_session(api: Api, name: str) -> str:
     user_id = await make_user(api, name)
 
     def step(tx: Tx) -> str:
         user = logins.account(tx, api.org_id, user_id)
         assert user is not None
-        return logins.start_session(tx, user, None, None, name, NINE)[0]
+        return logins.start_session(tx, user, None, "password", logins.Browser(None, name), NINE)[0]
 
     return await api.db.tx(step)
 

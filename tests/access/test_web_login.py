@@ -13,7 +13,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from rota.access.devices import device_of
+from rota.access.login_settings import LoginSettings
 from rota.access.store import accounts, logins
+from rota.app.asgi import create_site
 from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.tables import metadata
@@ -247,10 +250,91 @@ async def test_the_org_is_asked_for_when_there_are_several(api: Api, web: httpx.
 @on_sqlite
 async def test_a_session_ends_after_14_days(api: Api, web: httpx.AsyncClient) -> None:
     await log_in(api, web)
-    await api.clock.advance(logins.LOGIN_SESSION_LIFETIME - timedelta(seconds=1))
+    for _ in range(13):
+        await api.clock.advance(timedelta(days=1))
+        assert await is_in(web)
+    await api.clock.advance(timedelta(days=1, seconds=-1))
     assert await is_in(web)
     await api.clock.advance(timedelta(seconds=1))
     assert not await is_in(web)
+
+
+@on_sqlite
+async def test_a_session_that_is_not_used_ends_after_7_days(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    await api.clock.advance(timedelta(days=3))
+    assert await is_in(web)
+    await api.clock.advance(timedelta(days=7, seconds=-1))
+    assert len((await api.get("/sessions"))["items"]) == 1
+    await api.clock.advance(timedelta(seconds=1))
+    assert not await is_in(web)
+    assert (await api.get("/sessions"))["items"] == []
+
+
+@on_sqlite
+async def test_a_shorter_limit_applies_to_sessions_that_exist(api: Api, web: httpx.AsyncClient) -> None:
+    await log_in(api, web)
+    await api.clock.advance(timedelta(hours=2))
+    assert await is_in(web)
+    limits = logins.SessionLimits(timedelta(hours=2), timedelta(hours=1))
+    shorter = create_site(api.engine, api.db, login=LoginSettings(session_limits=limits))
+    transport = httpx.ASGITransport(shorter)
+    async with httpx.AsyncClient(transport=transport, base_url="http://rota", cookies=web.cookies) as same_browser:
+        assert not await is_in(same_browser)
+
+
+async def test_all_other_sessions_are_ended(api: Api, web: httpx.AsyncClient) -> None:
+    ada = (await api.call("POST", "/users", ADA)).json()
+    await api.call("POST", "/users", {**ADA, "email": "bob@example.org", "name": "Bob"})
+    async with browser(api) as second, browser(api) as bob:
+        await submit(second, **CREDENTIALS)
+        await submit(bob, **{**CREDENTIALS, "email": "bob@example.org"})
+        await submit(web, **CREDENTIALS)
+        token = csrf_of(await web.get("/settings"))
+        other = {"csrf_token": token, "user_id": "01BOB000000000000000000000"}
+        assert (await web.post("/sessions/$end", data=other)).status_code == 403
+        assert (await web.post("/sessions/$end", data={"csrf_token": token})).status_code == 303
+        assert [await is_in(client) for client in (web, second, bob)] == [True, False, True]
+        assert (await api.call("POST", "/sessions/$end", {"user_id": ada["id"]})).json() == {"ended": 1}
+        assert [await is_in(client) for client in (web, bob)] == [False, True]
+        assert (await api.call("POST", "/sessions/$end")).json() == {"ended": 0}
+
+
+@on_sqlite
+async def test_sessions_name_the_device_and_how_they_began(api: Api, web: httpx.AsyncClient) -> None:
+    await api.call("POST", "/users", ADA)
+    web.headers["user-agent"] = "Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0"
+    await submit(web, **CREDENTIALS)
+    (session,) = (await api.get("/sessions"))["items"]
+    assert (session["device"], session["method"], session["current"]) == ("Firefox on Linux", "password", False)
+    page = (await web.get("/settings")).text
+    assert "Firefox on Linux" in page
+    assert "current session" in page
+
+
+async def test_a_disabled_user_is_out_at_once(api: Api, web: httpx.AsyncClient) -> None:
+    ada = (await api.call("POST", "/users", ADA)).json()
+    await submit(web, **CREDENTIALS)
+    assert await is_in(web)
+    changed = (await api.call("PATCH", f"/users/{ada['id']}", {"disabled": True})).json()
+    assert (changed["disabled"], changed["disabled_by"]) == (True, "admin")
+    assert not await is_in(web)
+    assert (await submit(web, **CREDENTIALS)).status_code == 403
+    await api.call("PATCH", f"/users/{ada['id']}", {"disabled": False})
+    assert not await is_in(web), "sessions have ended for good"
+    assert (await submit(web, **CREDENTIALS)).status_code == 303
+
+
+def test_devices_are_named() -> None:
+    for agent, device in (
+        ("Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/142.0 Safari/537.36 Edg/142.0", "Edge on Windows"),
+        ("Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/26.0 Safari/605.1.15", "Safari on macOS"),
+        ("Mozilla/5.0 (Linux; Android 16) Chrome/142.0 Mobile Safari/537.36", "Chrome on Android"),
+        ("python-httpx/0.28.1", "Python"),
+        ("", None),
+        (None, None),
+    ):
+        assert device_of(agent) == device
 
 
 @pytest.mark.parametrize("change", [{"password": "battery staple"}, None])
@@ -318,7 +402,7 @@ async def test_sessions_are_listed_and_ended(api: Api, web: httpx.AsyncClient) -
         )
         assert len((await api.get("/sessions", user_id=ada["id"]))["items"]) == 2
         page = (await second.get("/settings")).text
-        assert (page.count("current session"), page.count('action="/sessions/')) == (1, 1)
+        assert (page.count("current session"), page.count('action="/sessions/0')) == (1, 1)
         form = {"csrf_token": csrf_of(await second.get("/")), "form_method": "DELETE", "then": "/settings"}
         assert (await second.post(f"/sessions/{newest['id']}", data=form)).status_code == 404  # not hers
         assert await is_in(web)

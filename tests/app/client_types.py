@@ -1,7 +1,4 @@
-"""Writes `rota/client_types.py`: the client's types, from the models of the API's answers.
-
-python -m tests.app.client_types > src/rota/client_types.py
-"""
+"""Writes `rota/client_types.py`: the client's types, from the models of the API's answers. `make clients` runs it."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,7 +17,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "FieldError": FieldError, "Problem": Problem, "Schedule": Schedule, "Run": Run, "Job": Job, "LogLine": Line,
 }  # fmt: skip
 PARTIAL = ("Problem",)  # the client makes one itself if the server sent none
-HEAD = '''"""Types of the client's answers, generated from the API's models: `python -m tests.app.client_types`."""
+HEAD = '''"""Types of the client's answers, generated from the API's models by `make clients`."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -78,11 +75,3 @@ def alternatives(parts: tuple[Any, ...]) -> Iterator[str]:
 
 def literal(values: Any) -> str:
     return "Literal[" + ", ".join(f'"{value}"' for value in values) + "]"
-
-
-if __name__ == "__main__":
-    import subprocess
-    import sys
-
-    ruff = [sys.executable, "-m", "ruff", "format", "-"]
-    print(subprocess.run(ruff, input=source(), text=True, check=True, capture_output=True).stdout, end="")

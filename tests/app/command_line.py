@@ -60,7 +60,8 @@ Rota = Callable[..., subprocess.CompletedProcess[str]]
 def running_server(place: Path, /, *pass_fds: int, **env: str) -> Iterator[Path]:
     """A data directory with a server running on it."""
     (place / "app.py").write_text(APP)
-    command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", "0"]
+    port = env.get("ROTA_PORT", "0")
+    command = [sys.executable, "-m", "rota.app.cli", "up", "app.py", "--data-dir", "data", "--port", port]
     log = (place / "up.log").open("wb")
     process = subprocess.Popen(command, cwd=place, env=environment(**env), stdout=log, stderr=log, pass_fds=pass_fds)
     try:
@@ -123,13 +124,21 @@ def read(answer: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(answer.stdout)
 
 
-def on_terminal(place: Path, *args: str, typed: str = "", **more: str) -> str:
-    """Return the output of a command in a terminal of 80 columns."""
+def on_terminal(place: Path, *args: str, typed: str = "", until: str | None = None, times: int = 1, **more: str) -> str:
+    """Return the output of a command in a terminal of 80 columns; press Ctrl-C after `until` was seen that often."""
     outside, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [sys.executable, "-m", "rota.app.cli", *args]
     env = environment(TERM="xterm-256color", **more)
-    process = subprocess.Popen(command, cwd=place, env=env, stdin=inside, stdout=inside, stderr=inside)
+    process = subprocess.Popen(
+        command,
+        cwd=place,
+        env=env,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     os.close(inside)
     os.write(outside, typed.encode())
     seen = bytearray()
@@ -141,6 +150,8 @@ def on_terminal(place: Path, *args: str, typed: str = "", **more: str) -> str:
         if not part:
             break
         seen += part
+        if until is not None and seen.count(until.encode()) >= times:
+            process.send_signal(signal.SIGINT)
     os.close(outside)
     assert process.wait(30) == 0, seen.decode()
     return seen.decode()

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from sqlalchemy import text as sql
 
 from rota.access.store import accounts
-from rota.app.application import EXTENSIONS
 from rota.app.asgi import create_site
+from rota.app.assembly import EXTENSIONS
 from rota.core.clock import ManualClock
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job
@@ -29,6 +29,8 @@ from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Runners
 from rota.graphs import GraphRequest, LlmCaller, TextDelta, UsageReport
+from rota.kinds.alarms.runner import AlarmRunner
+from rota.kinds.alarms.settings import AlarmSettings
 from rota.kinds.graphs.registry import GraphRegistry
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.hosts.runner import HostRunner
@@ -147,6 +149,7 @@ async def api(clean_url: str, cheap_password_hashes: None, tmp_path: Path) -> As
         "graph": GraphRunner(graphs, db, clock),
         "pipeline": PipelineRunner(PipelineRegistry(), db, executor_here(tmp_path / "warehouse", 4)),
         "host_job": HostRunner(db, clock),
+        "alarm": AlarmRunner(db, AlarmSettings()),
         "workflow": (flows := WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=0))),
     }
     engine = Engine(db, clock, Wake(), runners, EngineSettings(), extensions=EXTENSIONS)

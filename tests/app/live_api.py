@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from rota.access.store import accounts
-from rota.app.application import EXTENSIONS
 from rota.app.asgi import create_site
+from rota.app.assembly import EXTENSIONS
 from rota.app.connections import HEAD_BYTES, Connection
 from rota.core.clock import SystemClock
 from rota.db.connection import open_database
@@ -34,12 +34,14 @@ from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.user_code.injection import Injector
 from tests.app.harness import echo
 
+NO_SETTINGS = EngineSettings()
+
 
 class LiveApi:
     """`with LiveApi(url) as live`: the server runs in a thread, on its own event loop, as in production."""
 
-    def __init__(self, database_url: str, port: int = 0) -> None:
-        self.database_url = database_url
+    def __init__(self, database_url: str, port: int = 0, settings: EngineSettings = NO_SETTINGS) -> None:
+        self.database_url, self.settings = database_url, settings
         self.sock = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
         self.org_id = self.key = ""
@@ -61,7 +63,7 @@ class LiveApi:
             "host_job": HostRunner(db, clock),
             "workflow": WorkflowRunner({}, Connectors(), db, sandbox=Sandbox(spare=1)),
         }
-        engine = Engine(db, clock, Wake(), runners, EngineSettings(), extensions=EXTENSIONS)
+        engine = Engine(db, clock, Wake(), runners, self.settings, extensions=EXTENSIONS)
         self.org_id, key = await db.tx(accounts.ensure_default_org, clock.now())
         self.key = key or ""
         await db.tx(tasks_store.sync, self.org_id, task_rows(registry, Injector(), None), clock.now())

@@ -153,7 +153,7 @@ async def test_a_wrong_order_is_named(api: Api, path: str, body: dict[str, Any],
         ({"interval": "5m", "count": 0}, "count"),
         ({"interval": "5m", "count": 101}, "count"),
         ({"interval": "5m", "after": "now"}, "after"),
-        ({"interval": "5m", "name": "x"}, "name"),
+        ({"interval": "5m", "nome": "x"}, "nome"),
         ({"cron_expression": "61 * * * *"}, "cron_expression"),
     ],
 )

@@ -206,16 +206,18 @@ async def test_metrics_count_and_name_no_org(api: Api) -> None:
     ended = AttemptResult(
         begun.job, Status.SUCCESS, None, NINE, begun.run_id, 1, begun.job.run_at + timedelta(seconds=0.2)
     )
-    api.engine.metrics.ended([ended], 1)
+    api.engine.metrics.ended([ended])
+    api.engine.metrics.refused([ended])
     api.client.headers.pop("authorization")
     text = (await api.client.get("/metrics")).text
     for line in (
-        "rota_fires_total 1.0",
-        'rota_runs_total{kind="task",status="success"} 1.0',
-        "rota_refused_results_total 1.0",
-        'rota_lateness_seconds_bucket{le="0.1"} 0.0',
-        'rota_lateness_seconds_bucket{le="0.25"} 1.0',
-        "rota_lateness_seconds_count 1.0",
+        'rota_fires_total{worker="servers"} 1.0',
+        'rota_slots_total{verdict="fired",worker="servers"} 1.0',
+        'rota_runs_total{kind="task",status="success",worker="servers"} 1.0',
+        'rota_refused_results_total{worker="servers"} 1.0',
+        'rota_lateness_seconds_bucket{le="0.1",worker="servers"} 0.0',
+        'rota_lateness_seconds_bucket{le="0.25",worker="servers"} 1.0',
+        'rota_lateness_seconds_count{worker="servers"} 1.0',
         'rota_queue_jobs{state="running"} 1.0',
         "rota_leases 1.0",
         "rota_workers_alive 0.0",

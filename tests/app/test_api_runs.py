@@ -13,7 +13,7 @@ from tests.app.harness import NINE, WORKER, Api
 RUN_FIELDS = {
     "id", "job_id", "kind", "target", "target_name", "target_version", "schedule_id", "slot", "trigger", "attempt",
     "retry_of", "status", "reason", "error", "outcome", "queued_at", "started_at", "finished_at", "worker",
-    "artifact_id", "trace_id", "usage", "input", "retry_at",
+    "artifact_id", "trace_id", "usage", "input", "retry_at", "cpu_seconds", "peak_memory_bytes",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Schedules over HTTP."""
 
 from datetime import timedelta
+from typing import Any
 
 from tests.app.harness import NINE, Api
 
@@ -171,7 +172,8 @@ async def test_backfill_previews_or_fires_slots_of_the_past(api: Api) -> None:
     body = (await api.call("POST", "/schedules/nightly/$backfill", {**stretch, "dry_run": True})).json()
     assert (body["count"], await api.count("jobs")) == (3, 0)
     fired = (await api.call("POST", "/schedules/nightly/$backfill", {**stretch, "limit": 2})).json()
-    assert fired == {"count": 2, "slots": ["2026-05-01T12:00:00+00:00", "2026-05-02T12:00:00+00:00"]}
+    slots = ["2026-05-01T12:00:00+00:00", "2026-05-02T12:00:00+00:00"]
+    assert (fired["count"], fired["slots"], fired["warnings"], fired["catch_up"]) == (2, slots, [], None)
     slots = (await api.get("/slots"))["items"]
     assert [(slot["verdict"], slot["status"]) for slot in slots] == [(None, "pending")] * 2
 
@@ -271,6 +273,36 @@ async def test_shell_tasks_are_made_and_deleted(api: Api) -> None:
     assert (await api.call("DELETE", "/tasks/disk")).status_code == 204
     assert (await api.call("GET", "/schedules/nightly")).status_code == 404  # it goes with its task
     assert (await api.call("DELETE", "/tasks/hello")).status_code == 409
+
+
+async def test_a_list_by_tag_follows_names_tags_and_deletion(api: Api) -> None:
+    async def tagged(tag: str, **more: Any) -> list[str]:
+        names, cursor = [], None
+        while True:
+            page = await api.get("/schedules", tag=tag, limit=2, **more, **({"cursor": cursor} if cursor else {}))
+            names += [schedule["name"] for schedule in page["items"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return names
+
+    for name in ("c", "a", "b", "e", "d"):
+        await api.schedule(name, tags=["red", "red", name])
+    assert await tagged("red") == ["a", "b", "c", "d", "e"]
+    assert await tagged("red", sort="-name") == ["e", "d", "c", "b", "a"]
+    assert await tagged("red", sort="id") == ["c", "a", "b", "e", "d"]
+    assert await tagged("red", sort="-id", name="d") == ["d"]
+    await api.call("PATCH", "/schedules/a", {"name": "z"})
+    await api.call("PATCH", "/schedules/b", {"tags": ["blue"]})
+    await api.call("DELETE", "/schedules/c")
+    await api.call("POST", "/schedules/d/$pause", {})
+    assert await tagged("red") == ["d", "e", "z"]
+    assert (await tagged("a"), await tagged("blue"), await tagged("c"), await tagged("b")) == (["z"], ["b"], [], [])
+    again = await api.schedule("c", tags=["red"])
+    assert await tagged("red", sort="-id") == ["c", "d", "e", "z"]
+    assert (await api.call("POST", "/schedules/$delete", {"tag": "red"})).json() == {"count": 4}
+    assert await tagged("red") == []
+    assert again["tags"] == ["red"]
+    assert await api.count("schedule_tags") == 1
 
 
 async def test_schedules_are_disabled_and_enabled_by_tag(api: Api) -> None:

@@ -1,5 +1,6 @@
 """The command line against a real server: `rota up` in a separate process."""
 
+import csv
 import json
 import re
 import signal
@@ -7,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 
-from rota.frame.cli.output import yaml_lines
 from rota.version import __version__
 from tests.app.command_line import Rota, caller, environment, followed, on_terminal, read, run, running_server
 
@@ -47,6 +49,12 @@ def test_a_shell_command_is_scheduled_with_its_task_or_not_at_all(rota: Rota) ->
         assert rota("schedule", "run", "sh", "--wait").returncode == 0
         assert rota("schedule", "rm", "sh").returncode == 0
         assert "sh " not in rota("task", "list").stdout
+
+
+def test_a_shell_command_reuses_the_task_that_runs_it_already(rota: Rota) -> None:
+    assert rota("task", "add", "reused", "--command", "echo hi").returncode == 0
+    assert rota("schedule", "add", "reused", "--shell", "echo other", "--every", "1h").returncode == 4
+    assert rota("schedule", "add", "reused", "--shell", "echo hi", "--every", "1h").returncode == 0
 
 
 def test_a_task_is_made_run_scheduled_and_switched_off(rota: Rota) -> None:
@@ -129,23 +137,38 @@ def test_tables_fit_a_terminal_of_80_columns_and_pipes_get_no_colours(home: Path
     assert (piped.returncode, "\x1b" in piped.stdout) == (0, False)
 
 
-def test_answers_come_as_json_lines_and_yaml(rota: Rota) -> None:
-    yaml = rota("-o", "yaml", "key", "list").stdout
-    assert yaml.startswith('items:\n  -\n    id: "')
-    lines = rota("-o", "jsonl", "key", "list").stdout.splitlines()
-    assert [json.loads(line)["name"] for line in lines] == ["first admin key"]
+def test_answers_come_as_json_lines_yaml_and_csv_before_and_after_the_command(rota: Rota) -> None:
+    first = {"name": "first admin key", "role": "admin"}
+    for args in (("-o", "{}", "key", "list"), ("key", "list", "-o", "{}"), ("key", "list", "--output", "{}")):
+
+        def printed(form: str, args: tuple[str, ...] = args) -> str:
+            return rota(*(form if arg == "{}" else arg for arg in args)).stdout
+
+        texts: list[Any] = [yaml.safe_load(printed("yaml"))["items"][0], json.loads(printed("jsonl").splitlines()[0])]
+        texts += [json.loads(printed("json"))["items"][0], next(csv.DictReader(printed("csv").splitlines()))]
+        assert [{name: item[name] for name in first} for item in texts] == [first] * 4
+    assert "last used" not in rota("-o", "csv", "key", "list", "-o", "table").stdout
+    assert rota("key", "list", "-o", "xml").returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        ({}, "{}"),
-        ({"a": [], "b": [1, {"c": None}]}, "a: []\nb:\n  - 1\n  -\n    c: null"),
-        ({"yes": "no", "x y": "a: b"}, '"yes": "no"\n"x y": "a: b"'),
-    ],
-)
-def test_yaml_is_plain(data: object, text: str) -> None:
-    assert "\n".join(yaml_lines(data)) == text
+def test_a_query_selects_from_the_answer(rota: Rota) -> None:
+    assert rota("key", "list", "--query", "items[].name").stdout == "first admin key\n"
+    assert rota("key", "list", "--query", "length(items)").stdout == "1\n"
+    assert "cannot be applied" in rota("key", "list", "--query", "length(next_cursor)").stderr
+    assert rota("key", "list", "--query", "items[].{key: name}").stdout.splitlines()[0].strip() == "KEY"
+    assert json.loads(rota("key", "list", "--query", "items[0].scopes", "-o", "json").stdout) == []
+    assert rota("key", "list", "--query", "items[].[name, role]", "-o", "csv").stdout == "first admin key,admin\n"
+    refused = rota("schedule", "add", "never", "--task", "hello", "--every", "1h", "--query", "items[")
+    assert (refused.returncode, rota("schedule", "show", "never").returncode) == (2, 3)  # nothing was created
+    assert "'items[' is not a valid JMESPath expression" in refused.stderr
+
+
+def test_a_wide_table_has_all_fields_in_lines_that_are_not_wrapped(rota: Rota, home: Path) -> None:
+    header, line = on_terminal(home, "key", "list", "-o", "wide").splitlines()
+    assert "LAST_USED_AT" in header
+    assert "EXPIRES_AT" not in header  # no item has a value
+    assert len(line) > 80
+    assert "prefix" in rota("key", "show", "first admin key", "-o", "wide").stdout
 
 
 def test_a_grant_is_given_looked_at_and_taken_back(rota: Rota) -> None:
@@ -238,22 +261,49 @@ def test_wait_reports_the_outcome_by_its_exit_code(rota: Rota) -> None:
     assert rota("run", "wait", running).returncode == 7
 
 
-def test_watch_shows_it_again_and_again(home: Path) -> None:
-    process = followed(home, "--watch", "queue", "list")
+@pytest.mark.parametrize("args", ["--watch queue list", "queue list --watch 0.1", "queue list --watch -o csv"])
+def test_watch_appends_to_a_pipe_until_it_is_interrupted(home: Path, args: str) -> None:
+    assert run(home, "queue", "limit", "watched", "3").returncode == 0
+    process = followed(home, *args.split())
     assert process.stdout is not None
-    seen = [process.stdout.readline() for _ in range(4)]
+    seen = [process.stdout.readline().lower() for _ in range(4)]
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0
-    assert sum("NAME" in line for line in seen) >= 1
+    assert sum(line.startswith("name") for line in seen) == 2
 
 
-def test_shells_can_complete(home: Path) -> None:
-    env = {"_ROTA_COMPLETE": "complete_bash", "COMP_WORDS": "rota sche", "COMP_CWORD": "1"}
+def test_watch_redraws_a_terminal_and_repeats_only_what_reads(home: Path, rota: Rota) -> None:
+    seen = on_terminal(home, "queue", "list", "--watch", "0.1", until="\x1b[H\x1b[2J", times=3)
+    assert "NAME" in seen
+    assert rota("queue", "show", "none", "--watch").returncode == 3
+    refused = rota("--watch", "schedule", "rm", "none")
+    assert (refused.returncode, "only commands that read" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("rota sche", ["schedule"]),
+        ("rota schedule show compl", ["completed-1", "completed-2"]),
+        ("rota schedule add x --task hel", ["hello"]),
+        ("rota run list --schedule completed-2", ["completed-2"]),
+        ("rota queue show ", ["completing"]),
+        ("rota --data-dir elsewhere schedule show ", []),
+        ("rota --server http://127.0.0.1:9 --key x task show ", []),
+    ],
+)
+def test_shells_complete_commands_and_names(home: Path, rota: Rota, typed: str, completed: list[str]) -> None:
+    for name in ("completed-1", "completed-2"):
+        rota("schedule", "add", name, "--task", "hello", "--every", "1h")
+    rota("queue", "limit", "completing", "3")
+    env = {"_ROTA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     code = "import sys; sys.argv = ['rota']; from rota.app.cli import main; main()"
     answer = subprocess.run(
-        [sys.executable, "-c", code], env=environment(**env), capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=home, env=environment(**env), capture_output=True, text=True, check=False
     )
-    assert "schedule" in answer.stdout
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert set(completed) <= set(answer.stdout.split())
+    assert completed or not answer.stdout.strip()
 
 
 def test_a_server_with_only_its_first_key_stays_on_this_machine(tmp_path: Path) -> None:
@@ -354,10 +404,21 @@ def test_a_worker_refuses_a_database_without_tables(tmp_path: Path) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    heavy = "fastapi sqlalchemy pydantic uvicorn httpx rich.table asyncio"
-    code = f"import sys, rota.app.cli; print([one for one in '{heavy}'.split() if one in sys.modules])"
+    heavy = (
+        *("aiosqlite", "alembic", "argon2", "asyncio", "asyncpg", "fastapi", "httpx", "jinja2", "orjson", "pydantic"),
+        *("rich.table", "sqlalchemy", "starlette", "structlog", "uvicorn", "uvloop"),
+        *("rota.core.policy", "rota.core.timing"),
+    )
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print("loaded:", sorted(set(sys.modules) & set({heavy}))))
+sys.argv = ["rota", "--help"]
+from rota.app.cli import main
+main()
+"""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    assert "Usage: rota" in answer.stdout
+    assert answer.stdout.splitlines()[-1] == "loaded: []"
 
 
 def test_a_login_link_is_made_at_the_start_and_on_demand(rota: Rota, home: Path) -> None:
@@ -460,7 +521,9 @@ def test_the_status_fits_one_screen_and_fails_while_something_is_failing(rota: R
     assert rota("schedule", "run", "breaking", "--wait").returncode == 7
     status = rota("status")
     assert status.returncode == 1
-    assert "workers  1 alive" in status.stdout
+    assert "workers   1 alive" in status.stdout
+    assert len(status.stdout.splitlines()) <= 24
+    assert max(map(len, status.stdout.splitlines())) <= 80
     assert "breaking: 1 failed" in status.stdout
     assert "ValueError: it does" in status.stdout
     assert rota("run", "acknowledge", "breaking", "--note", "known").returncode == 0

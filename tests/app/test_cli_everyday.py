@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -121,7 +122,8 @@ def test_a_graph_is_run_under_a_grant_that_an_account_pays_for(rota: Rota) -> No
     assert "20000" in rota("billing", "usage", "--by", "graph").stdout
     weekdays = ["--cron", "0 9 * * 1-5", "--tz", "Europe/Oslo", "--input", '{"say": "good morning"}']
     assert "09:00" in rota("schedule", "add", "poem", "--graph", "python:echo", *weekdays).stdout
-    minted = read(rota("-o", "json", "grant", "show", read(rota("-o", "json", "schedule", "show", "poem"))["grant_id"]))
+    minted = read(rota("-o", "json", "grant", "show", "poem"))  # the grant of this schedule
+    assert minted["id"] == read(rota("-o", "json", "schedule", "show", "poem"))["grant_id"]
     assert (minted["scopes"], minted["schedules"]) == (["graph:execute:python:echo"], ["poem"])
     assert rota("schedule", "run", "poem", "--wait").returncode == 0
     assert rota("schedule", "rm", "poem").returncode == 0
@@ -175,10 +177,13 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         second.cookies.clear()
         await log_in(second, "correct horse")
         listed = rota("session", "list", "--user", "grace@example.org")
-        assert listed.stdout.splitlines()[0].split() == ["ID", "USER", "ADDRESS", "CREATED", "LAST", "USED", "EXPIRES"]
-        rows = [line.split()[:3] for line in listed.stdout.splitlines()[1:]]
-        assert [row[1:] for row in rows] == [["grace@example.org", "127.0.0.1"]] * 2
+        heading = ["ID", "USER", "BY", "DEVICE", "ADDRESS", "CREATED", "LAST", "USED", "EXPIRES"]
+        assert listed.stdout.splitlines()[0].split() == heading
+        rows = [line.split() for line in listed.stdout.splitlines()[1:]]
+        assert [(row[1], row[2], "127.0.0.1" in row) for row in rows] == [("grace@example.org", "password", True)] * 2
         newest = rows[0][0]
+        several = rota("session", "rm", "grace@example.org")
+        assert (several.returncode, f"use the id of one: {newest}" in several.stderr) == (4, True)
         ended = rota("session", "rm", newest)
         assert (ended.returncode, ended.stderr) == (0, f"session {newest} has ended\n")
         assert (await second.get("/")).status_code == 303
@@ -186,6 +191,10 @@ async def test_a_password_is_changed_and_login_sessions_are_listed_and_ended(rot
         assert rota("session", "rm", newest).returncode == 3
         left = read(rota("-o", "json", "session", "list", "--user", "grace@example.org"))["items"]
         assert [session["id"] for session in left] == [rows[1][0]]
+        assert rota("session", "rm", "Grace@example.org").returncode == 0
+        assert rota("session", "rm", "grace@example.org").returncode == 3
+        assert (await browser.get("/")).status_code == 303
+        await log_in(browser, "correct horse")
 
         wrong = rota("user", "password", **own, ROTA_PASSWORD="wrong horse", ROTA_NEW_PASSWORD="battery staple")
         assert (wrong.returncode, wrong.stderr) == (5, "error: the current password is wrong\n")
@@ -298,6 +307,11 @@ def test_many_schedules_are_paused_and_resumed_at_once(rota: Rota) -> None:
     assert "schedules resumed" in rota("schedule", "resume", "--all").stdout
     for wrong in ([], ["bulk-0", "--all"], ["--all", "--tag", "bulk"]):
         assert rota("schedule", "pause", *wrong).returncode == 2
+    for alone in (["--enabled"], ["--not-paused"], ["--kind", "task"], ["--condition", "ok"]):
+        refused = rota("schedule", "rm", *alone)
+        assert refused.returncode == 2
+        assert "add --tag, --name or --all" in refused.stderr
+    assert rota("schedule", "disable", "--all", "--kind", "graph").stdout == "0 schedules disabled\n"
     for number in range(3):
         assert rota("schedule", "rm", f"bulk-{number}").returncode == 0
 
@@ -358,3 +372,116 @@ def test_schedules_are_disabled_and_enabled(rota: Rota) -> None:
     assert rota("schedule", "enable", "first").returncode == 0
     shown = [read(rota("-o", "json", "schedule", "show", name))["enabled"] for name in ("first", "second")]
     assert shown == [True, False]
+
+
+def test_schedules_are_created_from_files(rota: Rota, tmp_path: Path) -> None:
+    file = tmp_path / "schedule.yaml"
+    file.write_text("target: hello\ninterval: 5m\nwindow_start: 22:00\nwindow_end: 06:00\nretry: {max_retries: 3}\n")
+    made = read(rota("schedule", "add", "filed", "-f", str(file), "--priority", "7", "-o", "json"))
+    fields = ("target", "interval_seconds", "window_start", "priority")
+    assert [made[field] for field in fields] == ["hello", 300, "22:00", 7]
+    file.write_text(json.dumps({"description": "at night", "window_start": None, "window_end": None}))
+    edited = read(rota("schedule", "edit", "filed", "-f", str(file), "--name", "unfiled", "-o", "json"))
+    assert (edited["name"], edited["description"], edited["window_start"]) == ("unfiled", "at night", None)
+    file.write_text("- {name: listed-1, target: hello, interval: 1h}\n- {name: listed-2, target: none, interval: 1h}\n")
+    assert rota("schedule", "bulk", str(file)).returncode == 2
+    file.write_text(file.read_text().replace("none", "hello"))
+    assert rota("schedule", "bulk", str(file)).stdout == "2 schedules created\n"
+    assert rota("schedule", "list", "--name", "listed", "--sort=-name", "--query", "items[].name").stdout == (
+        "listed-2\nlisted-1\n"
+    )
+    assert rota("schedule", "rm", "--name", "listed", "--kind", "task").stdout == "2 schedules deleted\n"
+    assert rota("schedule", "rm", "unfiled").returncode == 0
+    for text in ("[1]", "a: ["):
+        file.write_text(text)
+        refused = rota("schedule", "add", "x", "-f", str(file))
+        assert (refused.returncode, "schedule.yaml" in refused.stderr) == (2, True)
+
+
+def test_a_timing_is_previewed(rota: Rota) -> None:
+    timing = ("--cron", "30 2 * * *", "--tz", "Europe/Oslo", "--after", "2027-03-27T00:00Z")
+    slots = read(rota("schedule", "preview", *timing, "--count", "2", "-o", "json"))["slots"]
+    assert [slot["at"][:16] for slot in slots] == ["2027-03-27T01:30", "2027-03-28T01:00"]
+    assert rota("schedule", "preview", "--tz", "Europe/Oslo").returncode == 2
+
+
+def test_a_task_is_edited_and_its_schedules_are_listed(rota: Rota) -> None:
+    assert rota("task", "add", "edited", "--command", "cat; echo $A", "--env", "A=1").returncode == 0
+    changed = read(
+        rota("task", "edit", "edited", "--stdin", "in ", "--retries", "2", "--name", "renamed", "-o", "json")
+    )
+    assert (changed["stdin"], changed["retry"]["max_retries"], changed["env"]) == ("in ", 2, {"A": "1"})
+    assert rota("task", "run", "renamed", "--wait").stdout == "in 1\n"
+    assert rota("task", "schedule", "renamed", "--every", "1h", "--name", "of-task").returncode == 0
+    assert rota("task", "schedules", "renamed", "--query", "items[].name").stdout == "of-task\n"
+    assert rota("task", "edit", "renamed").stderr == "error: nothing to change: give an option, or --file\n"
+    assert rota("task", "edit", "renamed", "--env", "A", "--env", "B=2").returncode == 2
+    assert rota("task", "rm", "renamed").returncode == 0
+
+
+def test_hosts_and_servers_are_changed_by_name(rota: Rota, home: Path) -> None:
+    url = json.loads((home / "data" / "server.json").read_text())["url"]
+    token = rota("host", "token").stdout.strip()
+    assert httpx.post(f"{url}/api/agent/pair", json={"token": token, "name": "old"}).status_code == 201
+    host = read(rota("host", "edit", "old", "--name", "new", "--label", "site=oslo", "-o", "json"))
+    assert (host["name"], host["labels"]) == ("new", {"site": "oslo"})
+    assert rota("server-instance", "add", "web", "--host", "new", "--label", "role=web").returncode == 0
+    edited = rota("server-instance", "edit", "web", "--name", "web-1", "--config", '{"port": 80}', "--type", "nginx")
+    assert edited.returncode == 0
+    server = read(rota("server-instance", "show", "web-1", "-o", "json"))
+    assert (server["type"], server["config"], server["labels"]) == ("nginx", {"port": 80}, {"role": "web"})
+    ran = rota("host-job", "run", "web-1", "shell", "--payload", '{"command": "true"}', "--retries", "1", "-o", "json")
+    job = read(ran)["job_id"]
+    assert job in rota("host-job", "list", "--server", "web-1", "--status", "pending").stdout
+    assert rota("host-job", "cancel", job).returncode == 0
+    assert rota("server-instance", "rm", "web-1").returncode == 0
+    assert rota("host", "rm", "new").returncode == 0
+    assert rota("host", "show", "new").stderr == "error: host 'new' not found; see `rota host list`\n"
+
+
+def test_scopes_of_a_service_account_are_removed(rota: Rota) -> None:
+    assert rota("service-account", "add", "deploy", "--role", "viewer", "--scope", "runs:read").returncode == 0
+    assert rota("service-account", "edit", "deploy", "--scope", "runs", "--no-scopes").returncode == 2
+    edited = read(rota("-o", "json", "service-account", "edit", "deploy", "--no-scopes"))
+    assert (edited["scopes"], edited["role"]) == ([], "viewer")
+    assert rota("service-account", "rm", "deploy").returncode == 0
+    assert rota("service-account", "show", "deploy").returncode == 3
+
+
+def test_keys_and_accounts_are_found_by_name(rota: Rota) -> None:
+    assert rota("key", "add", "ci", "--role", "viewer").returncode == 0
+    assert rota("key", "show", "ci", "--query", "role").stdout == "viewer\n"
+    assert rota("key", "add", "ci", "--role", "viewer").returncode == 0
+    refused = rota("key", "rm", "ci")
+    assert (refused.returncode, "2 API keys are named 'ci'" in refused.stderr) == (4, True)
+    for key in rota("key", "list", "--query", "items[?name == 'ci'].id").stdout.split():
+        assert rota("key", "rm", key).returncode == 0
+    assert rota("key", "rm", "ci").returncode == 3
+    assert rota("user", "add", "pays@x.org", "--role", "viewer", ROTA_PASSWORD="correct horse").returncode == 0
+    assert rota("billing", "top-up", "500", "--reference", "r-1", "--account", "pays@x.org").returncode == 0
+    assert rota("billing", "account", "--owner", "pays@x.org", "--query", "balance_credits").stdout == "500\n"
+    assert rota("billing", "ledger", "--account", "pays@x.org", "--query", "items[].amount").stdout == "500\n"
+    assert rota("user", "show", "pays@x.org", "--query", "role").stdout == "viewer\n"
+    assert rota("user", "rm", "pays@x.org").returncode == 0
+
+
+def test_commands_of_the_page_about_finding_runs(rota: Rota, home: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "finding-runs.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    for line in lines:
+        words = shlex.split(line)
+        if words[0] == "rota":
+            answer = rota(*words[1:])
+            assert answer.returncode == 0, (line, answer.stderr)
+        else:
+            server = json.loads((home / "data" / "server.json").read_text())["url"]
+            key = (home / "data" / "admin.key").read_text().strip()
+            url = words[-1].replace("$ROTA_SERVER", server)
+            assert httpx.get(url, headers={"authorization": f"Bearer {key}"}).status_code == 200, line
+
+    read(rota("-o", "json", "job", "add", "hello", "--input", '{"name": "Ada"}'))
+    (ada,) = read(rota("-o", "json", "run", "list", "--input", "name=Ada", "--within", "1h"))["items"]
+    assert ada["input"] == {"name": "Ada"}
+    wrong = rota("run", "list", "--input", "name")
+    assert wrong.returncode == 2
+    assert "FIELD=VALUE" in wrong.stderr

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rota import client
+from rota import client_routes as routes
 from rota.client import AsyncClient, Client
 from tests.app.command_line import running_server
 from tests.app.live_api import LiveApi
@@ -60,6 +61,30 @@ async def test_an_asynchronous_program_walks_pages_and_waits(place: tuple[str, s
         jobs = await asyncio.gather(*(rota.run_schedule(f"a{number}") for number in range(5)))
         assert {(await rota.wait(job, 30))["status"] for job in jobs} == {"success"}
         assert {job async for run in rota.runs(limit=2) if (job := run["job_id"]) in jobs} == set(jobs)
+
+
+def test_any_route_can_be_called_with_types(live: LiveApi) -> None:
+    with Client(live.url, live.key) as rota:
+        rota.send(routes.put_queues_by_name({"max_running": 3}, name="a b"))
+        rota.send(routes.put_queues_by_name({"max_running": 5}, name="other"))
+        limits = {queue["name"]: queue["max_running"] for queue in rota.items(routes.get_queues(limit=1))}
+        assert (limits["a b"], limits["other"]) == (3, 5)
+        schedule = rota.send(routes.post_schedules({"name": "typed", "target": "hello", "interval": "1h"}))
+        assert rota.send(routes.get_schedules_by_key(key=schedule["id"]))["name"] == "typed"
+        with pytest.raises(client.Conflict):
+            rota.send(routes.patch_schedules_by_key({"priority": 1}, key="typed"), if_match=9)
+        with pytest.raises(TypeError, match=r"GET /schedules/\{key\} needs key"):
+            routes.get_schedules_by_key()
+
+
+async def test_any_route_can_be_awaited_with_types(live: LiveApi) -> None:
+    async with AsyncClient(live.url, live.key) as rota:
+        key = await rota.send(routes.post_api_keys({"name": "typed", "role": "viewer"}))
+        names = [listed["name"] async for listed in rota.items(routes.get_api_keys(limit=1))]
+        assert "typed" in names
+        await rota.send(routes.delete_api_keys_by_key_id(key_id=key["id"]))
+        revoked = await rota.send(routes.get_api_keys_by_key_id(key_id=key["id"]))
+        assert revoked["revoked_at"] is not None
 
 
 @pytest.mark.parametrize(

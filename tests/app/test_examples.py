@@ -4,9 +4,12 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet
 import pytest
 
 from rota.client import ApiError, Client
@@ -104,6 +108,25 @@ def test_python_tasks(tmp_path: Path) -> None:
         server.call("POST", "/tasks/orphan/$execute", {}, 400)
 
 
+def test_data_frames(tmp_path: Path) -> None:
+    """As its docstring says: a result is downloaded, and is the parameter of another task."""
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "data_frames.py"), "--port", "0"):
+
+        def rota(*words: str) -> str:
+            command = [sys.executable, "-m", "rota.app.cli", "--data-dir", str(tmp_path / "data"), *words]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+        wait_until(lambda: json.loads((tmp_path / "data" / "server.json").read_text()))
+        outcome = json.loads(rota("-o", "json", "task", "run", "sales", "--wait"))["outcome"]
+        assert (outcome["rows"], outcome["preview"][0]) == (14, {"day": 0, "city": "Oslo", "sold": 0})
+        rota("artifact", "get", outcome["artifact_id"], "-O", str(tmp_path / "sales.parquet"))
+        assert pyarrow.parquet.read_table(tmp_path / "sales.parquet").num_rows == 14
+        run = json.loads(
+            rota("-o", "json", "task", "run", "largest", "--param", f"sales={outcome['artifact_id']}", "--wait")
+        )
+        assert run["outcome"] == {"Bergen": 126}
+
+
 def test_shell_tasks(tmp_path: Path) -> None:
     with service("shell_tasks", tmp_path) as server:
         assert "/" in server.execute("disk")["stdout"]
@@ -164,6 +187,28 @@ def test_tasks_with_things_injected(tmp_path: Path) -> None:
             assert [rota.wait(job_id, 60)["status"] for job_id in fanned["outcome"]] == ["success", "success"]
             (page,) = rota.call("GET", "/artifacts", run_id=fanned["id"])["items"]
             assert page["content_type"] == "text/markdown"
+
+
+def test_a_nightly_fan_out_with_a_rate(tmp_path: Path) -> None:
+    with running(tmp_path, "rota.app.cli", "up", str(EXAMPLES / "nightly_customers.py"), "--port", "0"):
+        data = tmp_path / "data"
+        wait_until(lambda: (data / "server.json").exists() and (data / "admin.key").read_text())
+        url = httpx.Response(200, content=(data / "server.json").read_bytes()).json()["url"]
+        with Client(url, (data / "admin.key").read_text().strip()) as rota:
+            wait_until(lambda: rota.call("GET", "/workers")["items"])
+            begun = rota.wait(rota.add_job("nightly"), 60)
+            (night,) = rota.runs(job_id=begun["id"])
+            assert night["outcome"]["jobs"] == 1000
+            last = rota.wait(night["outcome"]["report"], 120)
+            (report,) = rota.runs(job_id=last["id"])
+            assert report["outcome"] == {"imported": 999}
+            ended = list(rota.runs(target="import_customer"))
+            assert Counter(run["status"] for run in ended) == {"success": 999, "failed": 1, "paused": 1}
+            (given_up,) = (run for run in ended if run["status"] == "failed")
+            assert (given_up["error"] or {})["message"] == "customer 13 was deleted"
+            starts = sorted(datetime.fromisoformat(run["started_at"] or "").timestamp() for run in ended)
+            most = max(bisect_left(starts, start + 1) - position for position, start in enumerate(starts))
+            assert most <= 300 + 50 + 300  # a start may be a second late
 
 
 def test_a_kind_of_work_that_a_program_adds(tmp_path: Path) -> None:
@@ -258,7 +303,10 @@ def test_workflows(tmp_path: Path) -> None:
         assert rota("show", "orders")["recent"][0]["text"] == "order 1001"
         assert rota("pause", "orders", "--reason", "demo")["issue"] == "paused: demo"
         rota("run", "orders", code=4)
-        assert rota("publish", "orders", "orders", "1002", "--payload", '{"total": 5}')["result"] == "created"
+        lines = tmp_path / "orders.jsonl"
+        lines.write_text('{"message_id": "1001"}\n\n{"message_id": "1002", "payload": {"total": 5}}\n')
+        published = rota("publish", "orders", "orders", "--file", str(lines))["items"]
+        assert [event["result"] for event in published] == ["kept", "created"]
         (waiting,) = rota("inputs", "orders", "--status", "pending")["items"]
         assert rota("skip", "orders", waiting["id"])["pending"] == 0
         rota("skip", "orders", waiting["id"], code=4)
@@ -268,3 +316,68 @@ def test_workflows(tmp_path: Path) -> None:
         rota("resolve", "orders", "skip", code=4)
         assert len(rota("run", "feed")["job_ids"]) == 2
         rota("show", "nothing", code=3)
+
+
+@contextmanager
+def up(name: str, place: Path, database_url: str) -> Iterator[tuple[Client, dict[str, str]]]:
+    """`rota up` with an example; yields a client and the environment of programs beside it."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "ROTA_DATA_DIR": str(place / "data")}
+    env |= {"ROTA_DATABASE_URL": database_url, "DATABASE_URL": database_url, "ROTA_DRAIN_SECONDS": "0"}
+    log = place / "up.log"
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "rota.app.cli", "up", str(EXAMPLES / name), "--port", "0"]
+        process = subprocess.Popen(command, cwd=place, env=env, stdout=out, stderr=out)
+    try:
+        wait_until(lambda: (place / "data" / "server.json").exists())
+        server = json.loads((place / "data" / "server.json").read_text())
+        yield Client(server["url"], (place / "data" / "admin.key").read_text().strip()), env
+    except BaseException:
+        print(log.read_text())
+        raise
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_outbox_commits_orders_with_their_jobs(database_url: str, tmp_path: Path) -> None:
+    with up("outbox.py", tmp_path, database_url) as (client, env):
+        program = [sys.executable, str(EXAMPLES / "outbox.py")]
+        options: Any = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+        placed = subprocess.run([*program, "A1", "A2"], check=True, **options)
+        for line in placed.stdout.splitlines():
+            order, job_id = line.split()
+            assert outcome(client, job_id) == order
+        refused = subprocess.run([*program, "bad"], check=False, **options)
+        assert "bad is no order" in refused.stderr
+        assert len(placed.stdout.splitlines()) == len(list(client.runs(target="shop.confirm"))) == 2
+
+
+def test_flask_enqueues_in_its_session_and_tasks_have_its_context(database_url: str, tmp_path: Path) -> None:
+    with up("flask_orders.py", tmp_path, database_url) as (client, env):
+        flask = ["flask", "--app", f"{EXAMPLES / 'flask_orders.py'}:web"]
+        subprocess.run([sys.executable, "-m", *flask, "create-tables"], env=env, cwd=tmp_path, check=True)
+        port = free_port()
+        server = subprocess.Popen([sys.executable, "-m", *flask, "run", "--port", str(port)], env=env, cwd=tmp_path)
+        try:
+            url = f"http://127.0.0.1:{port}/orders"
+            wait_until(lambda: httpx.get(url).status_code == 404)
+            placed = httpx.post(f"{url}/A1")
+            assert placed.status_code == 201, placed.text
+            assert outcome(client, placed.json()["job_id"]) == "thank you for A1"
+            assert httpx.post(f"{url}/bad1").status_code == 422
+            assert httpx.post(f"{url}/bad1").status_code == 422  # not 500: the order was rolled back
+            assert len(list(client.runs(target="orders.thank"))) == 1
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def outcome(client: Client, job_id: str) -> object:
+    """Return the outcome of a job when it has ended."""
+    return client.run(client.wait(job_id, 20)["run_ids"][-1])["outcome"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

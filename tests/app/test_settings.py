@@ -9,6 +9,7 @@ import pytest
 from rota.app.settings import Settings
 from rota.core.errors import Invalid
 from rota.core.policy import Backoff, Retry
+from rota.engine.engine_settings import ObjectStoreSettings
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -34,7 +35,11 @@ def test_the_defaults_in_the_docs_are_the_defaults() -> None:
             "trace_url",
         )
         unset = (*unset, "orgs", "run_as", "default_timeout_seconds", "trusted_proxies", "public_url", "allowed_hosts")
-        if name not in (*unset, "warehouse_dir", "repair_command"):
+        unset = (*unset, "oidc_issuer", "oidc_client_id", "oidc_client_secret", "oidc_roles", "oidc_name")
+        unset = (*unset, "artifacts_url", "artifacts_endpoint", "dask_address", "exit_when_idle", "reports_url")
+        unset = (*unset, "catch_up_slots", "catch_up_run_seconds", "catch_up_credits")
+        mail = ("smtp_url", "smtp_from", "heartbeat_url", "pipelines_url")
+        if name not in (*unset, "warehouse_dir", "repair_command", "metrics_port", "sentry_dsn", *mail):
             assert documented[f"ROTA_{name.upper()}"] == str(field.default), name
 
 
@@ -69,6 +74,16 @@ def test_the_engine_gets_spans(monkeypatch: pytest.MonkeyPatch) -> None:
         ("concurrency", 0),
         ("log_level", "loud"),
         ("database_url", "mysql://user:secret@host/db"),
+        ("artifacts_url", "https://bucket/secret"),
+        ("artifacts_url", "s3:///prefix"),
+        ("artifacts_url", "s3://key:secret@bucket/prefix"),
+        ("artifacts_url", "az://container/prefix?sig=secret"),
+        ("artifacts_url", "file://relative"),
+        ("artifacts_endpoint", "minio:9000"),
+        ("artifacts_endpoint", "https://user:secret@minio:9000"),
+        ("artifacts_inline_kb", -1),
+        ("max_artifact_mb", 50_001),
+        ("pipelines_url", "mysql://user:secret@host/db"),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, value: object) -> None:
@@ -114,3 +129,68 @@ def test_users_for_commands_are_named_for_all_orgs_or_by_org(monkeypatch: pytest
     monkeypatch.setenv("ROTA_RUN_AS", "acme=build, ops=deploy")
     users = Settings.load().engine_settings()
     assert [users.user_of(org) for org in ("acme", "ops", "default")] == ["build", "deploy", None]
+
+
+PROVIDER = {"oidc_issuer": "https://login.example.com", "oidc_client_id": "rota", "oidc_roles": "ops=operator"}
+
+
+def test_roles_of_groups_are_parsed() -> None:
+    for text, roles in (
+        (
+            "rota-admins=admin, rota-ops=operator,*=viewer",
+            {"rota-admins": "admin", "rota-ops": "operator", "*": "viewer"},
+        ),
+        ("cn=ops=operator", {"cn=ops": "operator"}),
+        ('{"cn=ops,ou=groups": "operator"}', {"cn=ops,ou=groups": "operator"}),
+    ):
+        settings = Settings.load(**{**PROVIDER, "oidc_roles": text}).login_settings()
+        assert settings.oidc is not None
+        assert settings.oidc.roles == roles
+    assert Settings.load().login_settings().oidc is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"oidc_roles": "ops"}, "without a role"),
+        ({"oidc_roles": "ops=root"}, "without a role"),
+        ({"oidc_roles": "=admin"}, "without a role"),
+        ({"oidc_roles": "a=viewer,a=admin"}, "names a group twice"),
+        ({"oidc_roles": '{"a": ["admin"]}'}, "without a role"),
+        ({"oidc_roles": "{"}, "is not a json object"),
+        ({"oidc_roles": ""}, "without oidc_roles"),
+        ({"oidc_client_id": ""}, "without oidc_client_id"),
+        ({"oidc_issuer": "http://login.example.com"}, "https"),
+        ({"oidc_issuer": "https://user@login.example.com"}, "is not the url of an issuer"),
+        ({"oidc_issuer": "login.example.com"}, "is not the url of an issuer"),
+        ({"oidc_issuer": "https://accounts.google.com", "oidc_roles": "*=viewer"}, "google account"),
+        ({"oidc_scopes": "profile"}, "openid"),
+        ({"host": "0.0.0.0"}, "without public_url"),
+    ],
+)
+def test_a_provider_that_would_not_work_or_is_not_safe_is_refused(changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(Invalid, match=reason) as error:
+        Settings.load(**{**PROVIDER, "oidc_client_secret": "a-secret", **changes})
+    assert "a-secret" not in str(error.value)
+
+
+def test_a_client_secret_is_read_from_a_file_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("a-secret\n")
+    monkeypatch.setenv("ROTA_OIDC_CLIENT_SECRET_FILE", str(tmp_path / "secret"))
+    settings = Settings.load(**PROVIDER, password_login="off")
+    assert settings.secrets()["oidc_client_secret"] == "a-secret"
+    login = settings.login_settings()
+    assert login.oidc is not None
+    assert (login.oidc.client_secret, login.passwords) == ("a-secret", False)
+    assert "a-secret" not in repr(login)
+
+
+def test_an_object_store_is_set_completely_or_not_at_all() -> None:
+    assert Settings.load().engine_settings().objects is None
+    settings = Settings.load(artifacts_url="s3://bucket/prefix/", artifacts_endpoint="http://minio:9000/")
+    assert settings.engine_settings().objects == ObjectStoreSettings("s3://bucket/prefix", "http://minio:9000")
+    assert Settings.load(artifacts_url="file:///data/artifacts", max_artifact_mb=2000).max_artifact_mb == 2000
+    with pytest.raises(Invalid, match="max_artifact_mb is above 1000, which needs artifacts_url"):
+        Settings.load(max_artifact_mb=2000)
+    with pytest.raises(Invalid, match="artifacts_endpoint is set without an artifacts_url that begins with s3"):
+        Settings.load(artifacts_url="gs://bucket", artifacts_endpoint="http://minio:9000")

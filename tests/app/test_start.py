@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from rota.app import main
+from rota.app import api_thread, main
 from rota.app import node as node_module
 from rota.app.application import Rota
 from rota.app.settings import Settings
@@ -84,7 +84,7 @@ def test_a_missing_database_is_one_sentence_and_exit_code_1(command: str, tmp_pa
 async def test_a_start_survives_a_short_outage_of_the_database(
     node: node_module.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main.migrate(node.settings)
+    await asyncio.to_thread(main.migrate, node.settings)
     failures = [Unavailable("the connection was lost"), Unavailable("connection refused")]
     prepared = asyncio.Event()
 
@@ -145,3 +145,15 @@ def test_an_import_that_fails_shows_the_frames_of_the_program_only(tmp_path: Pat
     assert 'helper.py", line 1' in shown
     assert shown.rstrip().endswith("ModuleNotFoundError: No module named 'no_such_module'")
     assert shown.count("File ") == 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_server_says_whether_its_data_directory_has_the_first_key(
+    first: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if first:
+        (tmp_path / "admin.key").write_text("rota_x\n")
+    api_thread.announce(Settings(data_dir=tmp_path), "http://127.0.0.1:8420", None)
+    last = capsys.readouterr().err.splitlines()[-1]
+    expected = f"data and admin key: {tmp_path}" if first else f"data: {tmp_path}; {api_thread.NO_FIRST_KEY}"
+    assert last == expected

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
+from rota import Rota, RunContext
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult
 from rota.core.states import Status
@@ -241,6 +242,62 @@ async def test_the_stream_of_an_org_has_only_its_own_hosts(client: httpx.AsyncCl
     assert sorted(name for name, _ in seen) == ["host.changed", "host.changed", "host.down", "host.up", "host.up"]
     assert {data["host_id"] for name, data in seen if name != "host.changed"} == {own_agent}
     assert {data["name"] for name, data in seen if name == "host.changed"} == {own_agent}
+
+
+async def test_steps_and_approvals_are_streamed_to_their_org(client: httpx.AsyncClient, live: LiveApi) -> None:
+    app = Rota()
+
+    @app.task
+    async def pay(ctx: RunContext) -> None:
+        await ctx.step("read", int)
+        await ctx.approval("operator", title="Pay 3 €")
+        await ctx.step("write", int)
+
+    acme = (await client.post("/orgs", json={"name": "Acme", "slug": "acme"})).json()["admin_key"]
+    own_open, other_open, log_open = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    requested_open = asyncio.Event()
+
+    def until_event(opened: asyncio.Event, name: str) -> Callable[[list[Event]], bool]:
+        def enough(seen: list[Event]) -> bool:
+            opened.set()
+            return seen[-1][0] == name
+
+        return enough
+
+    async with (
+        world(app, database_url=live.database_url, start=datetime.now(UTC)) as rota,
+        httpx.AsyncClient(base_url=client.base_url, headers={"authorization": f"Bearer {acme}"}, timeout=SOON) as other,
+    ):
+        await rota.drain()
+        own = asyncio.ensure_future(read(client, "/events", until_event(own_open, "approval.decided")))
+        others = asyncio.ensure_future(read(other, "/events", until_event(other_open, "queue.changed")))
+        request = asyncio.ensure_future(read(client, "/events", until_event(requested_open, "approval.requested")))
+        await asyncio.gather(own_open.wait(), other_open.wait(), requested_open.wait())
+        job_id = (await client.post("/jobs", json={"target": "pay"})).json()["job_id"]
+        rota.clock.set(datetime.now(UTC))
+        await rota.advance(seconds=1)
+        (run_id,) = (await client.get(f"/jobs/{job_id}")).json()["run_ids"]
+        log_stream = asyncio.ensure_future(read(client, f"/runs/{run_id}/logs", until_event(log_open, "end")))
+        async with asyncio.timeout(SOON):
+            await log_open.wait()
+        await request  # a request that is decided before the stream looks again is no event
+        assert (await client.post(f"/runs/{run_id}/$approve", json={"comment": "yes"})).status_code == 202
+        await rota.advance(seconds=1)
+        seen, log_events = await own, await log_stream
+        assert (await other.patch("/queues/slow", json={"paused": True})).is_success
+        other_names = [name for name, _, _ in await others]
+
+    (requested,) = [data for name, _, data in seen if name == "approval.requested"]
+    assert {name: requested[name] for name in ("job_id", "run_id", "name", "who")} == {
+        "job_id": job_id, "run_id": run_id, "name": "approval operator", "who": "operator",
+    }  # fmt: skip
+    decided = seen[-1][2]
+    assert (decided["action"], decided["name"]) == ("runs.approve", run_id)
+    progress = [data for name, _, data in log_events if name == "steps"]
+    assert (progress[0]["job_id"], progress[0]["steps"], progress[0]["ended"]) == (job_id, 2, 1)
+    assert (progress[-1]["steps"], progress[-1]["ended"]) == (3, 3)
+    assert log_events[-1][2] == {"run_id": run_id, "status": "success"}
+    assert other_names == ["open", "queue.changed"]
 
 
 async def test_a_workflow_that_rota_itself_failed_stops_and_says_so_everywhere(

@@ -214,6 +214,7 @@ async def test_the_page_of_a_workflow_shows_status_inputs_and_outputs(api: Api, 
     await api.call("POST", "/workflows/inbox/$pause", {"reason": "räumen"})
     await api.call("POST", "/workflows/inbox/topics/mail/events", {"message_id": "old", "title": "from May"})
     await api.clock.advance(timedelta(days=8))
+    await log_in(api, web)  # an idle session ends after a week
     text = words((await web.get("/workflows/inbox")).text)
     assert "Stopped" in text
     assert "räumen" in text
@@ -243,6 +244,30 @@ async def test_a_workflow_is_run_paused_resumed_and_given_events_by_forms(api: A
     assert f"{path}/$resume" not in (await web.get(path)).text
 
 
+async def test_many_events_are_published_with_one_request(api: Api) -> None:
+    rota, inbox = await flows(api)
+    await rota.drain()
+    path = "/workflows/inbox/topics/mail/events/$bulk"
+    items = [{"message_id": name, "payload": name, "title": name.upper()} for name in ("a", "b")]
+    answer = await api.call("POST", path, {"items": [*items, {"message_id": "a", "payload": "last"}]})
+    assert answer.status_code == 201
+    published = answer.json()["items"]
+    assert [event["result"] for event in published] == ["created"] * 3
+    assert published[0]["id"] == published[2]["id"] != published[1]["id"]
+    await rota.drain()
+    assert sorted(inbox.sheets.rows) == ["b", "last"]
+    answer = await api.call("POST", path, {"items": [*items, {"message_id": "c"}]})
+    assert [event["result"] for event in answer.json()["items"]] == ["kept", "kept", "created"]
+    bodies: list[dict[str, list[dict[str, str]]]] = [
+        {"items": []},
+        {"items": [{"message_id": "d"}, {"message_id": ""}]},
+        {"items": [{}] * 1001},
+    ]
+    for wrong in bodies:
+        assert (await api.call("POST", path, wrong)).status_code == 422
+    assert (await api.call("POST", path.replace("mail", "mails"), {"items": items})).status_code == 404
+
+
 async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.AsyncClient) -> None:
     """Also one whose event is done, while something that came of it waits; not one that is done."""
     rota, inbox = await flows(api)
@@ -257,6 +282,7 @@ async def test_inputs_are_stale_when_they_wait_for_a_week(api: Api, web: httpx.A
     warnings = []
     for after in (timedelta(days=7) - timedelta(seconds=1), timedelta(days=7), timedelta(days=7, minutes=1)):
         api.clock.set(begun + after)
+        await log_in(api, web)  # an idle session ends after a week
         shown = await api.get("/workflows/inbox")
         stale = [event["message_id"] for event in (await api.get("/workflows/inbox/inputs"))["items"] if event["stale"]]
         words_of = re.search(

@@ -16,7 +16,7 @@ from rota.app.api import streams
 from rota.app.cli import app as cli
 from rota.app.web import timeline
 from rota.core.states import Status
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 from rota.core.timing.triggers import Cron, Every, Once, Timing
 from rota.engine.worker import Worker
 from rota.frame.web import charts
@@ -34,7 +34,7 @@ from tests.kinds.hosts.agents import make_server, pair_agent
 
 LISTS = (
     *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs", "/grants"),
-    *("/queues", "/settings", "/system", "/audit"),
+    *("/queues", "/alarms", "/settings", "/system", "/audit"),
 )
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202e\u2066\"'&{{7*7}}"
 
@@ -91,7 +91,7 @@ async def test_every_page_answers_users_who_may_see_it(api: Api, admin: httpx.As
                 "/schedules/new",
                 f"/schedules/{schedule['id']}/edit",
             }  # what they cannot save they may still try out
-            assert posts - changing <= {"/logout", "/preferences", "/users/me/$password"}, path
+            assert posts - changing <= {"/logout", "/preferences", "/users/me/$password", "/sessions/$end"}, path
     theirs = (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).json()
     async with browser(api) as other:
         await other.get(await link(api, headers={"authorization": f"Bearer {theirs['admin_key']}"}))
@@ -106,11 +106,11 @@ async def test_every_page_answers_users_who_may_see_it(api: Api, admin: httpx.As
 
 
 async def test_lists_are_found_by_the_address_and_paged(api: Api, admin: httpx.AsyncClient) -> None:
-    for number in range(26):
+    for number in range(51):
         await api.schedule(f"job-{number:02}", tags=["many"])
     await api.call("POST", "/schedules/job-03/$pause", {"reason": "x"})
     page = await admin.get("/schedules")
-    assert "27" in words(page.text)[:60]
+    assert "52" in words(page.text)[:60]
     more = html.unescape(re.search(r'rel="next" href="([^"]+)"', page.text)[1])  # type: ignore[index]
     second = words((await admin.get(more)).text)
     assert "nightly" in second
@@ -264,6 +264,17 @@ async def test_a_schedule_of_a_program_names_it_before_an_edit_is_refused(api: A
         assert "Managed by program shop : change its fields there" in words((await admin.get(page)).text)
     refused = await fill(admin, f"{path}/edit", f"{path}/edit", cron_expression="0 5 * * *")
     assert "is managed by program 'shop'" in words(refused.text)
+
+
+async def test_the_editor_shows_the_impact_of_an_edit_before_it_is_saved(api: Api, admin: httpx.AsyncClient) -> None:
+    stored = await api.get("/schedules/nightly")
+    edit = f"/schedules/{stored['id']}/edit"
+    assert "If you save this" not in (await admin.get(edit)).text
+    page = await fill(admin, edit, edit, cron_expression="0 13 * * *", preview="1")
+    assert "30 slots become 30: 0 added, 0 removed, 30 moved. Changed: cron_expression" in words(page.text)
+    live = await admin.post("/schedules/preview", data=form_on(page.text, edit).fields)  # as the script sends it
+    assert "If you save this" in words(live.text)
+    assert await api.get("/schedules/nightly") == stored
 
 
 async def test_a_schedule_is_made_and_edited_with_a_preview(api: Api, admin: httpx.AsyncClient) -> None:
@@ -448,7 +459,7 @@ async def test_a_form_needs_its_token_and_the_role_that_the_api_demands(api: Api
         await submit(viewer, **CREDENTIALS)
         theirs = csrf_of(await viewer.get("/"))
         for form in forms:
-            if form.action in ("/logout", "/preferences"):
+            if form.action in ("/logout", "/preferences", "/sessions/$end"):  # of every user
                 continue
             refused = await viewer.post(form.action, data={**form.fields, "csrf_token": theirs})
             assert refused.status_code in (403, 422), (form.action, refused.status_code)
@@ -525,6 +536,26 @@ async def test_colours_and_times_are_chosen_without_script(api: Api, admin: http
     admin.cookies.set("rota_time", "%3Cscript%3E")
     admin.cookies.set("rota_flash", "%3Cscript%3Ealert(1)%3C/script%3E")
     assert "<script>alert" not in (await admin.get("/")).text
+
+
+async def test_density_and_columns_of_lists_are_chosen_and_kept(api: Api, admin: httpx.AsyncClient) -> None:
+    await api.job()
+    await api.start()
+    token = csrf_of(await admin.get("/"))
+    assert "data-density" not in (await admin.get("/runs")).text
+    await admin.post("/preferences", data={"csrf_token": token, "density": "comfortable"})
+    assert 'data-density="comfortable"' in (await admin.get("/runs")).text
+    assert "<th>Reason</th>" in (await admin.get("/runs")).text
+    chosen = {"csrf_token": token, "list": "runs", "column.worker": "on", "column.input": "on", "then": "/runs"}
+    await admin.post("/preferences", data=chosen)
+    headings = re.findall(r"<th[^>]*>(?:<input[^>]*> )?([^<]*)</th>", (await admin.get("/runs")).text)
+    assert headings == ["Target", "Worker", "Input"]
+    assert "<th>When</th>" in (await admin.get("/schedules")).text  # each list has its own choice
+    await admin.post("/preferences", data={"csrf_token": token, "list": "runs"})
+    assert "<th>Reason</th>" in (await admin.get("/runs")).text  # none chosen: the usual ones
+    admin.cookies.set("rota_columns_runs", "<script>.worker")
+    headings = re.findall(r"<th[^>]*>(?:<input[^>]*> )?([^<]*)</th>", (await admin.get("/runs")).text)
+    assert headings == ["Target", "Worker"]
 
 
 # what others wrote
@@ -635,7 +666,7 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
 )
 def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[int] | None) -> None:
     timing = Timing(trigger)
-    hours = timeline.by_hour(json.dumps(triggers.dump(timing)), NINE)
+    hours = timeline.by_hour(json.dumps(stored.dump(timing)), NINE)
     if expected is None:  # by arithmetic as one by one
         slots = list(triggers.slots_between(timing, NINE - timedelta(seconds=1), NINE + timedelta(days=7, seconds=-1)))
         expected = [sum((slot - NINE) // timedelta(hours=1) == hour for slot in slots) for hour in range(168)]
@@ -643,11 +674,11 @@ def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[i
 
 
 def test_the_load_of_the_week_counts_every_rule() -> None:
-    rules = {json.dumps(triggers.dump(Timing(Cron(f"{n} * * * *")))): 1 for n in range(60)}
+    rules = {json.dumps(stored.dump(Timing(Cron(f"{n} * * * *")))): 1 for n in range(60)}
     assert timeline.summed(rules, NINE, 60) == ([60] * 168, 60)
     assert timeline.summed(rules, NINE, 6000) == ([6000] * 168, 60)  # where not all rules could be read
     minutes = [f"{m} {h} * * *" for m in range(60) for h in range(24)]
-    many = {json.dumps(triggers.dump(Timing(Cron(rule)))): 1 for rule in minutes}
+    many = {json.dumps(stored.dump(Timing(Cron(rule)))): 1 for rule in minutes}
     assert timeline.summed(many, NINE, len(many)) == ([60] * 168, len(many))
 
 
@@ -769,4 +800,4 @@ async def test_the_first_page_lists_hosts_that_are_offline_until_they_are_back(
 
 def attention(answer: httpx.Response) -> str:
     """The part of the first page that lists what needs attention; empty if the page has no such part."""
-    return words("".join(re.findall(r'<section [^>]*id="attention".*?</section>', answer.text, re.DOTALL)))
+    return words("".join(re.findall(r'<div id="attention" data-live>\s*<section.*?</section>', answer.text, re.DOTALL)))

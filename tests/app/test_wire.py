@@ -1,9 +1,6 @@
-"""Copies of the fields of the API's models agree with them: the client's types, the command line, the editor."""
+"""Copies of the fields of the API's models agree with them: the command line, the editor."""
 
-import inspect
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,35 +9,20 @@ import pytest
 
 import rota
 from rota.app.api import models
+from rota.app.cli import schedule_editor
 from rota.app.cli import schedules as schedule_commands
 from rota.core.errors import Invalid
 from rota.core.schedule_form import EXAMPLE, Defaults, ScheduleBody, ScheduleChanges, flat, parse_schedule
-from rota.frame.cli.schedule_options import schedule_fields
 from rota.frame.http.answers import Schedule
 from rota.frame.web.forms import body_of, schema_of_model
 
 SOURCE = Path(rota.__file__).parent
 WRITTEN = set(ScheduleBody.model_fields)
-CHOSEN_BY_COMMAND = {"name", "kind", "target"}
-FOLLOW_FROM_TRIGGER = {"schedule_type", "interval_seconds", "anchor"}
-OPTION_VALUES: dict[str, Any] = {"input": "{}", "window": "22:00-06:00", "tag": ["a"]}
-
-
-def test_the_types_of_the_client_are_those_of_the_models() -> None:
-    made = subprocess.run([sys.executable, "-m", "tests.app.client_types"], capture_output=True, text=True, check=True)
-    remedy = "run: python -m tests.app.client_types > src/rota/client_types.py"
-    assert (SOURCE / "client_types.py").read_text() == made.stdout, remedy
 
 
 def test_the_command_line_edits_and_shows_fields_of_a_schedule() -> None:
-    assert set(schedule_commands.WRITABLE) == WRITTEN - {"kind", "interval"}
+    assert set(schedule_editor.WRITABLE) == WRITTEN - {"kind", "interval"}
     assert set(schedule_commands.SHOWN) <= set(Schedule.model_fields)
-
-
-def test_there_is_an_option_for_each_field_of_a_schedule() -> None:
-    options = inspect.signature(schedule_fields).parameters
-    fields = schedule_fields(**{name: OPTION_VALUES.get(name, "1") for name in options})
-    assert set(fields) == WRITTEN - CHOSEN_BY_COMMAND - FOLLOW_FROM_TRIGGER
 
 
 def test_the_editor_has_each_field_of_a_schedule() -> None:
@@ -69,7 +51,7 @@ def test_a_stored_schedule_is_answered_with_the_fields_of_a_request() -> None:
         (
             {"retry": {"tries": 1}},
             "retry.tries",
-            "is an unknown field; the fields are backoff_ms, backoff_type, max_backoff_ms, max_retries",
+            "is an unknown field; the fields are backoff_ms, backoff_type, jitter, max_backoff_ms, max_retries",
         ),
         ({"retry": 3}, "retry", "is not an object"),
     ],

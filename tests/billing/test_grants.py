@@ -15,6 +15,7 @@ from rota.billing.store import Charge, Usage
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
 from rota.db.connection import Database
+from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.tables import charge_receipts, credit_ledger
 from rota.engine import billing_accounts, grants, orgs
@@ -125,6 +126,49 @@ async def test_a_unit_is_charged_once_however_often_it_is_reported(db: Database)
         )
 
     assert await db.read(look) == (2, -200_001, -200_001)  # a cent is 100,000 credits, doubled; the rest is rounded up
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+async def test_a_charge_that_is_cut_off_before_any_statement_is_charged_once_by_its_repetition(db: Database) -> None:
+    org, user = await db.tx(settled)
+    account = await db.tx(billing_accounts.account_of, org, user, NOW)
+    grant = await db.tx(grants.mint, org, user, ["graph:execute:python:poet"], NOW)
+    left = 0  # statements until the end
+
+    def reached(text: str) -> None:
+        nonlocal left
+        left -= text not in ("BEGIN IMMEDIATE", "COMMIT")
+        if left < 0:
+            raise Died
+
+    def look(tx: Tx) -> tuple[object, ...]:
+        receipts = tx.execute(select(func.count()).select_from(charge_receipts)).scalar_one()
+        balance = billing_accounts.get(tx, org, account.id).balance_credits
+        return (
+            receipts,
+            balance,
+            billing_store.balance_of_ledger(tx, account.id),
+            grants.get(tx, org, grant).spent_total,
+        )
+
+    for statements in range(20):
+        unit_charge = Charge(org, account.id, grant, None, "python:poet", new_id(), 1)
+        before, left = await db.read(look), statements
+        try:
+            with at_each_statement(reached):
+                await db.tx(billing_store.charge, unit_charge, CENT, Decimal(2), NOW)
+        except Died:
+            assert await db.read(look) == before
+        for _ in range(2):
+            await db.tx(billing_store.charge, unit_charge, CENT, Decimal(2), NOW)
+        charged = 200_000 * (statements + 1)
+        assert await db.read(look) == (statements + 1, -charged, -charged, charged)
+        if left >= 0:
+            break
+    assert statements == (2 if db.survives_partition else 6)
 
 
 async def test_no_credit_is_lost_when_many_charge_at_once(db: Database) -> None:

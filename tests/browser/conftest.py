@@ -8,8 +8,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import hostile_app
 from tests.browser.live_server import LiveServer, chrome, running_browser, running_server
+from tests.browser.reader import Reader
 
-collect_ignore = [] if chrome() else ["test_kind_pages.py"]  # the other file reports once that there is no browser
+collect_ignore = [] if chrome() else ["test_durable_pages.py", "test_kind_pages.py"]  # test_dashboard.py reports it
 expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
 
 
@@ -39,6 +40,11 @@ def plain(browser: Browser, live_server: LiveServer) -> Iterator[Page]:
     context = browser.new_context(base_url=live_server.url, java_script_enabled=False)
     context.set_default_timeout(60_000)
     yield from watched(context, live_server)
+
+
+@pytest.fixture(params=["page", "plain"])
+def reader(request: pytest.FixtureRequest) -> Reader:
+    return Reader(request.getfixturevalue(request.param), request.param == "page")
 
 
 def watched(context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rota import Prepare, Rota, RunContext, Workflow, every, mutation
+from rota import LogicError, Prepare, Rota, RunContext, Workflow, every, mutation
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, UsageReport
 
 app = Rota()
@@ -49,6 +49,34 @@ async def poet(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object
 
 app.graph("poet", poet, provider="python")
 app.shell("disk", "df -h /")
+
+
+# a durable task that a person and two signals lead to its end
+
+
+def build(version: str) -> str:
+    return f"wheel {version}"
+
+
+def copy_to_mirror(version: str) -> None:
+    raise ConnectionError(f"the mirror refused {version}")
+
+
+@app.task
+async def release(ctx: RunContext, version: str = "1.0") -> str:
+    """Builds, asks for approval, and publishes after signals; a mirror that fails does not stop it."""
+    await ctx.step("build", build, version)
+    try:
+        await ctx.step("mirror", copy_to_mirror, version)
+    except ConnectionError:
+        print("released without the mirror")
+    decision = await ctx.approval("operator", title=f"Release {version}")
+    if not decision.approved:
+        raise LogicError(f"rejected: {decision.comment}")
+    for stage in ("tested", "published"):
+        await ctx.wait_for(stage, key=version)
+        await ctx.step(f"note {stage}", build, stage)
+    return version
 
 
 # a workflow with a service that does not always answer

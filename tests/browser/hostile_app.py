@@ -1,8 +1,10 @@
 """The demo program with hostile names, texts, results and errors, for tests of escaping."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
-from rota import Prepare, Workflow, mutation
+from rota import Prepare, RunContext, Workflow, mutation
 from tests.browser.demo_app import app
 from tests.browser.live_server import LiveServer
 
@@ -49,6 +51,20 @@ app.connector("hostile", HostileConnector())
 app.workflow(flow)
 
 
+def fail() -> None:
+    raise ValueError(HOSTILE)
+
+
+@app.task
+async def hostile_steps(ctx: RunContext) -> None:
+    """Records a step that failed, an approval and a signal with hostile names."""
+    try:
+        await ctx.step(f"{EVIL} {'s' * 140}", fail)
+    except ValueError:
+        await ctx.approval("operator", title=HOSTILE[:200])
+    await ctx.wait_for(EVIL, key=EVIL)
+
+
 def create_hostile_data(live_server: LiveServer) -> list[str]:
     """Create workflows, pipelines and hosts with hostile data; return the pages that show them."""
     flow = next(item for item in live_server.call("GET", "/workflows")["items"] if item["name"] == NAME)
@@ -63,6 +79,40 @@ def create_hostile_data(live_server: LiveServer) -> list[str]:
     job = live_server.call("POST", f"{path}/$run")["job_id"]
     live_server.until(f"/jobs/{job}", lambda state: state["finished_at"])
     return ["/workflows", f"/workflows/{flow['id']}", "/pipelines", path, f"/runs/{job}", *hosts(live_server)]
+
+
+def create_hostile_waits(live_server: LiveServer) -> dict[str, str]:
+    """Create a durable job, a job after it, a firing alarm, a freeze window and a calendar with hostile names; return
+    the pages that show them by title."""
+    name = NAME[:150]
+    job = live_server.call("POST", "/jobs", {"target": "hostile_steps"})["job_id"]
+    live_server.call("POST", "/jobs", {"target": "tick", "after": [job], "when": "any"})
+    live_server.schedule(f"{name} alarmed", "fails", input={"message": HOSTILE[:300]})
+    live_server.call(
+        "POST", "/alarms", {"name": name, "when": "failed_in_a_row >= 1", "on": f"schedule:{name} alarmed"}
+    )
+    live_server.run(f"{name} alarmed")
+    window = {
+        "name": name,
+        "reason": HOSTILE[:900],
+        "ends_at": str(datetime.now(UTC) + timedelta(days=1)),
+        "tag": LABEL,
+    }
+    window_id = live_server.call("POST", "/freeze-windows", window)["id"]
+    calendar = live_server.call(
+        "POST", "/calendars", {"name": name, "description": EVIL, "dates": [f"{datetime.now(UTC):%Y}-12-24"]}
+    )
+    live_server.until(f"/jobs/{job}", lambda state: state["status"] == "paused")
+    live_server.until("/alarm-events?state=firing", lambda events: events["items"])
+    return {
+        "run": f"/runs/{job}",
+        "now": "/",
+        "alarms": "/alarms",
+        "freeze windows": "/freeze-windows",
+        "freeze window": f"/freeze-windows/{window_id}",
+        "calendar": f"/calendars/{calendar['id']}",
+        "runs": "/runs?" + urlencode({"target": "fails", "error": "alert", "within": "24h"}),
+    }
 
 
 def hosts(live_server: LiveServer) -> list[str]:

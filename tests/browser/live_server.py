@@ -65,7 +65,7 @@ class LiveServer:
 def running_server(home: Path, program: Path = DEMO_APP) -> Iterator[LiveServer]:
     """Run `rota up` inside the block."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
-    env["ROTA_DRAIN_SECONDS"] = "0"
+    env |= {"ROTA_DRAIN_SECONDS": "0", "ROTA_ALARM_SECONDS": "1"}
     command = [sys.executable, "-m", "rota.app.cli", "up", str(program), "--data-dir", str(home), "--port", "0"]
     log = home / "up.log"
     with log.open("wb") as out:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.hostile_app import EVIL, HOSTILE, create_hostile_data
 from tests.browser.live_server import LiveServer, chrome, running_server
+from tests.browser.reader import violations
 
 if chrome() is None:
     reason = "no Chromium here (as root, `make test` installs Debian's): the dashboard is not tested in a browser"
@@ -293,16 +293,58 @@ def test_every_page_can_be_used_by_everybody_and_runs_nothing_of_others(
     assert not complaints
 
 
-def violations(page: Page) -> list[str]:
-    """Serious and critical accessibility violations that axe reports for a page."""
-    violated = Axe().run(page).response["violations"]
-    return [
-        f"{violation['id']} ({violation['impact']}): {violation['help']}; {len(violation['nodes'])} times: "
-        f"{violation['nodes'][0]['html'][:200]} "
-        f"{violation['nodes'][0].get('failureSummary', '')[:300]}"
-        for violation in violated
-        if violation["impact"] in ("serious", "critical")
-    ]
+def test_everything_is_found_and_opened_by_keyboard(page: Page, live_server: LiveServer) -> None:
+    schedule = live_server.schedule("palette-one", "tick")
+    live_server.schedule("palette-two", "tick")
+    page.goto("/audit")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("palette-")
+    options = page.locator("#palette [role=option]")
+    expect(options.nth(1)).to_contain_text("palette-two")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/schedules/{schedule['id']}$"))
+    page.wait_for_load_state()
+    page.keyboard.press("/")
+    page.keyboard.type("simulate")
+    expect(options.filter(has_text="Simulate a time range")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#palette")).to_be_hidden()
+
+
+def test_fifty_runs_fit_on_two_screens_and_columns_are_chosen(page: Page, live_server: LiveServer) -> None:
+    live_server.schedule("dense", "tick")
+    for _ in range(50):
+        live_server.call("POST", "/schedules/dense/$run", {"overlap": "allow"})
+    live_server.until("/runs?target=tick&status=success&limit=50", lambda runs: len(runs["items"]) == 50)
+    page.goto("/runs?target=tick")
+    expect(page.locator("[data-row]")).to_have_count(50)
+    assert page.evaluate("document.querySelector('#list').getBoundingClientRect().bottom + scrollY") <= 2 * 900
+    page.locator(".columns-menu summary").click()
+    page.locator("input[name='column.worker']").check()
+    page.locator(".columns-menu button").click()
+    expect(page.locator("th", has_text="Worker")).to_be_visible()
+
+
+def test_rows_are_selected_with_shift_and_retried_together(page: Page, live_server: LiveServer) -> None:
+    for number in range(4):
+        live_server.schedule(f"broken-{number}", "fails", tags=["broken"])
+        live_server.call("POST", f"/schedules/broken-{number}/$run")
+    live_server.until("/runs?tag=broken&status=failed", lambda runs: len(runs["items"]) == 4)
+    page.goto("/runs?tag=broken&status=failed")
+    boxes = page.locator("[data-pick]")
+    boxes.nth(0).click()
+    boxes.nth(2).click(modifiers=["Shift"])
+    expect(page.locator("[data-picked-count]")).to_have_text("3 selected")
+    boxes.nth(1).click()
+    expect(page.locator("[data-picked-count]")).to_have_text("2 selected")
+    page.locator("#picked summary", has_text="Retry selected").click()
+    page.locator("#picked .act[open] button.primary").click()
+    expect(page.locator(".flash")).to_have_text("2 runs are retried.")
+    live_server.until("/runs?tag=broken&status=failed", lambda runs: len(runs["items"]) == 6)
 
 
 def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, live_server: LiveServer) -> None:

@@ -5,46 +5,15 @@ import itertools
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from rota.core.process_groups import die_with_parent
 from tests.browser.live_server import LiveServer
+from tests.browser.reader import Reader
 
 numbers = itertools.count(1)
-
-
-@dataclass
-class Reader:
-    page: Page
-    script: bool
-
-    def sees(self, where: str, text: str) -> None:
-        """Wait until a part of the page shows a text, live or after a reload."""
-        if self.script:
-            assert self.page.evaluate("window.kept = window.kept ?? true")
-        for _ in range(0 if self.script else 100):
-            if text in " ".join(self.page.locator(where).all_inner_texts()):
-                break
-            self.page.wait_for_timeout(200)
-            self.page.reload()
-        expect(self.page.locator(where).filter(has_text=text).first).to_be_visible()
-
-    def act(self, words: str, button: str, **fields: str) -> None:
-        """Open what can be done, fill in its form and send it."""
-        act = self.page.locator("details.act").filter(has=self.page.get_by_role("button", name=words, exact=True)).first
-        act.locator("summary").first.click()
-        for name, value in fields.items():
-            act.locator(f"[name={name}]").fill(value)
-        act.get_by_role("button", name=button, exact=True).last.click()
-
-
-@pytest.fixture(params=["page", "plain"])
-def reader(request: pytest.FixtureRequest) -> Reader:
-    return Reader(request.getfixturevalue(request.param), request.param == "page")
 
 
 def test_a_workflow_that_does_not_know_what_happened_is_resolved(reader: Reader, live_server: LiveServer) -> None:

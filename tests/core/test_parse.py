@@ -8,8 +8,9 @@ import pytest
 from rota.core.errors import Invalid, InvalidMany
 from rota.core.model import Schedule
 from rota.core.policy import Misfire, Overlap
-from rota.core.schedule_form import Defaults, flat, parse_patch, parse_schedule, parse_timing
+from rota.core.schedule_form import Defaults, flat, parse_patch, parse_schedule
 from rota.core.timing.triggers import Cron, Every, Once
+from rota.core.timing_form import parse_timing
 
 NINE = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 DEFAULTS = {"task": Defaults(), "graph": Defaults(Misfire.SKIP, Overlap.QUEUE_ONE)}

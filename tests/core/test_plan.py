@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.core.freeze import FreezeMode, FreezeWindow
 from rota.core.model import DueSchedule, Plan, PlannedSchedule, Schedule
 from rota.core.plan import FIRE_BATCH_SLOTS, first_plan, plan, plan_again, plan_at
 from rota.core.policy import Misfire, Overlap
@@ -29,6 +30,10 @@ def make_schedule(**body: Any) -> Schedule:
 def due(schedule: Schedule, **more: Any) -> DueSchedule:
     values = {"next_slot": first_plan(schedule, NINE)[0], "fired": 0, "frozen_at": None, "frozen_until": None, **more}
     return DueSchedule(schedule, **values)
+
+
+def freeze_window(start: datetime, end: datetime, mode: FreezeMode) -> FreezeWindow:
+    return FreezeWindow("w", "o", "stop", start, end, mode, "release")
 
 
 triggers = st.sampled_from(
@@ -56,6 +61,7 @@ instants = st.integers(-10, 200).map(lambda minutes: NINE + minutes * MINUTE)
     late=st.integers(0, 3 * 3600),
     pause=st.none() | st.tuples(instants, instants),
     freeze=st.none() | st.tuples(instants, instants),
+    windows=st.lists(st.tuples(instants, instants, st.sampled_from(FreezeMode)), max_size=3),
 )
 def test_each_passed_slot_is_decided_exactly_once(
     trigger: Any,
@@ -67,13 +73,17 @@ def test_each_passed_slot_is_decided_exactly_once(
     late: int,
     pause: Any,
     freeze: Any,
+    windows: Any,
 ) -> None:
     schedule = replace(
         make_schedule(**trigger), misfire=misfire, overlap=overlap, catch_up_limit=limit, max_runs=max_runs
     )
     if pause:
         schedule = replace(schedule, paused_at=pause[0], paused_until=pause[1])
-    state = due(schedule, fired=fired, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1])
+    covering = [freeze_window(start, end, mode) for start, end, mode in windows if start < end]
+    state = due(
+        schedule, fired=fired, frozen_at=freeze and freeze[0], frozen_until=freeze and freeze[1], windows=covering
+    )
     assert state.next_slot is not None
     now = max(run_at(schedule.id, state.next_slot, schedule.timing.jitter), NINE) + timedelta(seconds=late)
     result = plan(state, now, GRACE)
@@ -84,6 +94,9 @@ def test_each_passed_slot_is_decided_exactly_once(
     assert len(result.fires) <= FIRE_BATCH_SLOTS
     if max_runs is not None:
         assert fired + len(result.fires) <= max(max_runs, fired)
+    for fire in result.fires:
+        assert not any(window.contains(fire.slot) for window in covering if window.mode is FreezeMode.SKIP)
+        assert not any(window.contains(fire.slot) and window.ends_at > now for window in covering)
     if result.next_slot is not None:
         assert result.next_slot == next_slot(schedule.timing, result.handled)
         assert result.next_run_at is not None

@@ -1,8 +1,11 @@
 """A fresh schema equals a migrated one; migrations may race, and code refuses a schema from its future."""
 
 import asyncio
+import contextlib
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Float,
     Integer,
     LargeBinary,
     MetaData,
@@ -29,11 +33,13 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import IntegrityError
 
 from rota.core.errors import Unavailable
+from rota.db.column_types import Instant, Json, Seconds
 from rota.db.connection import open_database
 from rota.db.dialect import Tx, on_sqlite
-from rota.db.migrate import config_for, migrate
+from rota.db.migrate import config_for, migrate, sql_to_head, upgrade
 from rota.db.schema import check, revisions
 from rota.db.tables import metadata
+from tests.postgres import _execute as execute
 from tests.postgres import create_database, drop_database
 
 
@@ -114,9 +120,7 @@ def test_downgrading_to_nothing_and_up_again(database_url: str) -> None:
     migrate(database_url)
 
     def down(tx: Tx) -> list[str]:
-        config = config_for()
-        config.attributes |= {"connection": tx, "step": ()}
-        command.downgrade(config, "base")
+        command.downgrade(config_for(tx), "base")
         return [name for name in inspect(tx).get_table_names() if name != "alembic_version"]
 
     assert in_database(database_url, down) == []
@@ -140,11 +144,63 @@ def test_several_migrations_at_once(database_url: str) -> None:
     assert in_database(database_url, check, writing=False) is None
 
 
-def test_code_refuses_a_schema_from_its_future(database_url: str) -> None:
+FIRST_RELEASED = "0005"  # earlier schemas were never released
+
+
+def test_code_works_with_a_newer_schema_of_its_generation(database_url: str) -> None:
     migrate(database_url)
-    in_database(
-        database_url, lambda tx: tx.execute(sql("UPDATE alembic_version SET version_num = '9999_future'")) and None
-    )
+    newer = f"{int(revisions()[-1]) + 1:04}"
+
+    def extend(tx: Tx) -> None:
+        tx.execute(sql("ALTER TABLE jobs ADD COLUMN added_later INTEGER"))
+        tx.execute(sql("UPDATE alembic_version SET version_num = :newer"), {"newer": newer})
+
+    in_database(database_url, extend)
+    assert in_database(database_url, check, writing=False) is None
+    migrate(database_url)
+    version = in_database(database_url, lambda tx: tx.execute(sql("SELECT version_num FROM alembic_version")).scalar())
+    assert version == newer
+
+
+def test_migrations_within_a_generation_only_add(tmp_path: Path) -> None:
+    released = [revision for revision in revisions() if revision >= FIRST_RELEASED]
+    for older, newer in pairwise(released):
+        if older[:2] == newer[:2]:
+            assert removed_by(tmp_path, older, newer) == []
+    dropped = removed_by(tmp_path, "0004", "0005")  # was never released, and shows what is noticed
+    assert dropped == ["runs: unique"]
+
+
+REPLACED = {"ix_jobs_head"}  # by ix_jobs_heads, with the state waiting, which older code never writes
+
+
+def removed_by(tmp_path: Path, older: str, newer: str) -> list[str]:
+    """What a migration takes away from code of the older schema: columns, keys, and columns that it must fill."""
+    url = f"sqlite:///{tmp_path / f'{older}-{newer}.db'}"
+    migrate_to(url, older)
+    before = in_database(url, schema, writing=False)
+    migrate_to(url, newer)
+    after = in_database(url, schema, writing=False)
+    removed = [f"{name}: table" for name in before.keys() - after.keys()]
+    for name, table in before.items():
+        if name == "indexes" or name not in after:
+            continue
+        columns = {column["name"]: column for column in after[name]["columns"]}
+        removed += [f"{name}: {column}" for column in table["columns"] if columns.get(column["name"]) != column]
+        earlier = {column["name"] for column in table["columns"]}
+        added = [column for column in columns.values() if column["name"] not in earlier]
+        removed += [f"{name}: {column}" for column in added if not column["nullable"] and column["default"] is None]
+        for part in ("primary key", "foreign keys", "unique", "checks"):
+            removed += [f"{name}: {part}"] if table[part] != after[name][part] else []
+    unique = {text for name, text in before["indexes"].items() if "UNIQUE" in text and name not in REPLACED}
+    return removed + [f"index: {text}" for text in sorted(unique - set(after["indexes"].values()))]
+
+
+@pytest.mark.parametrize("revision", ["9999_future", "0101"])
+def test_code_refuses_a_schema_from_its_future(database_url: str, revision: str) -> None:
+    migrate(database_url)
+    statement = sql("UPDATE alembic_version SET version_num = :revision")
+    in_database(database_url, lambda tx: tx.execute(statement, {"revision": revision}) and None)
     message = in_database(database_url, check, writing=False)
     assert message is not None
     assert "newer" in message
@@ -159,7 +215,7 @@ def test_an_empty_database_needs_a_migration(database_url: str) -> None:
 
 
 def test_the_files_of_the_migrations_are_named_by_their_revisions() -> None:
-    scripts = ScriptDirectory.from_config(config_for())
+    scripts = ScriptDirectory.from_config(config_for(None))
     assert revisions() == [script.revision for script in scripts.walk_revisions()][::-1]
     assert revisions()[-1] == scripts.get_current_head()
 
@@ -191,6 +247,58 @@ def test_routes_of_tasks_get_the_slug_of_their_org(database_url: str) -> None:
     assert routed == [expected[0] + expected[1]] * 3
 
 
+def test_tags_of_schedules_get_rows(database_url: str) -> None:
+    migrate_to(database_url, "0005")
+    tags = ["[]", '["a","b","a"]', '["a"]', "damaged"]
+
+    def fill(tx: Tx) -> None:
+        stored = reflected(tx)
+        insert_row(tx, stored["orgs"], 0, slug="default")
+        for number, text in enumerate(tags):
+            insert_row(tx, stored["schedules"], number, org_id="0id", name=f"s{number}", tags=text)
+        deleted = {"deleted_at": value_of(stored["schedules"].c.deleted_at, 1)}
+        insert_row(tx, stored["schedules"], 9, org_id="0id", name="s1", tags='["a"]', **deleted)
+
+    def read(tx: Tx) -> list[tuple[Any, ...]]:
+        rows = tx.execute(sql("SELECT tag, name, schedule_id FROM schedule_tags ORDER BY tag, name"))
+        return [tuple(row) for row in rows]
+
+    in_database(database_url, fill)
+    migrate(database_url)
+    assert in_database(database_url, read, writing=False) == [
+        ("a", "s1", "1id"),
+        ("a", "s2", "2id"),
+        ("b", "s1", "1id"),
+    ]
+
+
+@pytest.mark.parametrize("revision", ["base", *revisions()[:-1]])
+def test_the_printed_sql_does_what_the_migration_does(
+    database_url: str, revision: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if revision != "base":
+        migrate_to(database_url, revision)
+        in_database(database_url, fill_every_table)
+    script = sql_to_head(database_url)
+    if database_url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as file:
+            file.executescript(script)
+        other = f"sqlite:///{tmp_path / 'other.db'}"
+    else:
+        execute(database_url, script)
+        server = request.getfixturevalue("postgres_url")
+        other = create_database(server)
+        request.addfinalizer(lambda: drop_database(server, other))
+    if revision != "base":
+        migrate_to(other, revision)
+        in_database(other, fill_every_table)
+    migrate(other)
+    assert in_database(database_url, check, writing=False) is None
+    assert in_database(database_url, schema, writing=False) == in_database(other, schema, writing=False)
+    assert in_database(database_url, rows_of_every_table) == in_database(other, rows_of_every_table)
+    assert sql_to_head(database_url) == ""
+
+
 def test_rows_of_every_table_are_carried_over_from_the_first_schema(database_url: str) -> None:
     """Each table has a row with a value in every column and a row with as many nulls as it takes."""
     migrate_to(database_url, "0001")
@@ -209,7 +317,24 @@ def test_rows_of_every_table_are_carried_over_from_the_first_schema(database_url
     in_database(database_url, refuse_a_second_attempt_of_the_same_number)
 
 
-ADDED = {"orgs": {"shell": False}, "runs": {"lost_fence": 0}}
+ADDED = {
+    "artifacts": {"object_key": None, "size": None, "sha256": None},
+    "jobs": {
+        "followed": False,
+        **dict.fromkeys(("parent_id", "waiting", "reserved_at", "place_key", "place_wanted", "place_limit")),
+    },
+    "orgs": {"shell": False, "freeze_revision": 0},
+    "pipelines": {"increment": None},
+    "pipeline_versions": {"increment": None},
+    "queues": {"rate": None, "burst": None},
+    "runs": {"lost_fence": 0, "cpu_seconds": None, "peak_memory_bytes": None, "parent_id": None},
+    "schedules": dict.fromkeys(("keep_runs_days", "calendar_id", "calendar_revision", "pause_after_failures")),
+    "workers": {"metrics": None, "metrics_merged": False},
+    "users": {
+        "type": "person",
+        **dict.fromkeys(("scopes", "disabled_at", "disabled_by", "oidc_issuer", "oidc_subject")),
+    },
+}
 
 
 def rows_of_every_table(tx: Tx) -> dict[str, list[dict[str, Any]]]:
@@ -245,16 +370,18 @@ def value_of(column: Column[Any], number: int) -> Any:
     """A value that fits the column; the same for a foreign key and the key that it refers to."""
     for key in column.foreign_keys:
         return value_of(key.column, number)
-    if isinstance(column.type, DateTime):
+    if isinstance(column.type, DateTime | Instant):
         return datetime(2026, 5, 4, 9, number, tzinfo=UTC)
     if isinstance(column.type, Boolean):
         return True
     if isinstance(column.type, Numeric | Integer):
         return number
-    if isinstance(column.type, JSON):
+    if isinstance(column.type, JSON | Json):
         return {"number": number}
     if isinstance(column.type, LargeBinary):
         return bytes([number])
+    if isinstance(column.type, Float | Seconds):
+        return number + 0.5
     assert isinstance(column.type, String), column
     return f"{number}{column.name}"[: column.type.length]
 
@@ -270,10 +397,4 @@ def refuse_a_second_attempt_of_the_same_number(tx: Tx) -> None:
 
 def migrate_to(url: str, revision: str) -> None:
     """Bring an empty database to an older schema."""
-
-    def upgrade(tx: Tx) -> None:
-        config = config_for()
-        config.attributes |= {"connection": tx, "step": ()}
-        command.upgrade(config, revision)
-
-    in_database(url, upgrade)
+    in_database(url, lambda tx: upgrade(tx, revision))

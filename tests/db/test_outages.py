@@ -11,12 +11,15 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from rota.core.errors import DatabaseMisconfigured, Unavailable
-from rota.db.connection import open_database
+from rota.core.errors import BrokenStatement, DatabaseMisconfigured, Unavailable
+from rota.db.connection import Database, open_database
 from rota.db.migrate import migrate
 from rota.db.outages import plain_reason
 from rota.db.retry import retry_until_available
+from rota.db.statement import Statement
 from rota.engine import workers
+
+SELECT_ONE = Statement("", "SELECT 1").bound(lambda _: None)
 
 
 @asynccontextmanager
@@ -56,7 +59,7 @@ async def test_an_outage_is_one_line_in_the_log_and_its_end_another(postgres_url
             with pytest.raises(Unavailable, match="connection refused"):
                 await database.read(workers.measure)
         with pytest.raises(Unavailable):
-            await db.statement(workers.measure)
+            await db.statement(SELECT_ONE)
         async with forwarding(port, postgres_url):
             await db.read(workers.measure)
             await other.read(workers.measure)
@@ -111,3 +114,22 @@ def test_a_file_that_is_not_a_database_is_one_sentence(tmp_path: Path) -> None:
     path.write_text("this is a letter to my grandmother " * 100)
     with pytest.raises(DatabaseMisconfigured, match="file is not a database; name another file"):
         migrate(f"sqlite:///{path}")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["SELECT no_such_column FROM jobs", "SELECT 1 FROM no_such_table", "SELEC 1"])
+@pytest.mark.parametrize("single", [False, True])
+async def test_a_statement_that_is_wrong_is_not_tried_again(db: Database, text: str, single: bool) -> None:
+    tried = []
+
+    async def run() -> None:
+        tried.append(text)
+        bound = Statement("", text).bound(lambda _: None)
+        await (db.statement(bound) if single else db.tx(bound))
+
+    wrong = pytest.raises(BrokenStatement, match=r"the database cannot run a statement of Rota: .*(no_such|SELEC)")
+    with capture_logs() as lines, wrong:
+        await retry_until_available(run)
+    assert tried == [text]
+    assert [line["event"] for line in lines] == ["a statement failed"]
+    await retry_until_available(lambda: db.statement(SELECT_ONE))  # the connection still works

@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import select, update
 
 from rota.core.clock import ManualClock
+from rota.core.flow import Limits
 from rota.core.ids import new_id
 from rota.core.model import Job
 from rota.core.schedule_form import Defaults
 from rota.core.states import STATUSES_THAT_RAN, State, Status
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 from rota.core.timing.dst import TICK
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
@@ -54,6 +55,7 @@ class FakeRunner:
     began: list[Job] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     first: bool = False  # starts are stored before the run executes
+    limits: Callable[[Job], Limits | None] = lambda job: None
 
     def routes(self) -> set[str]:
         return {self.kind}
@@ -65,7 +67,7 @@ class FakeRunner:
         return {target}
 
     async def prepare(self, ctx: RunContext) -> Work:
-        ctx.info.marks_first = self.first
+        ctx.info.marks_first, ctx.info.limits = self.first, self.limits(ctx.job)
         return partial(self.execute, ctx)
 
     async def execute(self, ctx: RunContext) -> Any:
@@ -116,7 +118,7 @@ class Harness:
 
     async def backfill(self, since: datetime, until: datetime, name: str = "job", **how: Any) -> list[str]:
         filled = await self.engine.backfill(self.org_id, name, since=since, until=until, **how)
-        return [str(clock_text(slot)) for slot in filled]
+        return [str(clock_text(slot)) for slot in (filled.plan.slots if how.get("dry_run") else filled.fired)]
 
     # time
 
@@ -350,7 +352,7 @@ def count_slots(tx: Tx, now: datetime) -> None:
             slot
             for span in tx.execute(spans.order_by(trigger_spans.c.from_at)).all()
             for slot in triggers.slots_between(
-                triggers.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge), span.from_at
+                stored.load(span.timing), max(span.from_at, floor), min(span.until_at or edge, edge), span.from_at
             )
         ]
         rows: Sequence[Any] = tx.execute(

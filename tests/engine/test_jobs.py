@@ -15,13 +15,15 @@ from rota.core.fair_shares import Lane
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job, NewJob
 from rota.core.states import HEADS, MOVES, Move, State, Status, states_before
+from rota.core.steps import StepStatus, StepType, Suspension, WaitingData
 from rota.db.connection import Database
 from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, runs
-from rota.engine import claiming, finishing, serial_keys
+from rota.engine import claiming, finishing, serial_keys, steps, versions
 from rota.engine import jobs as queue
 from rota.engine import runs as ledger_rows
+from rota.engine.records import StepRow
 
 NOW = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -74,12 +76,26 @@ async def bring(db: Database, job: NewJob, state: State) -> str:
         await db.tx(finishing.finish, [end(held, Status.FAILED, move=Move.BACK_OFF, run_at=LATER, counts=True)], "w")
     elif state is State.PARKED:
         await db.tx(finishing.finish, [end(held, Status.PAUSED, move=Move.PARK)], "w")
+    elif state is State.WAITING:
+        await suspend(db, held)
     return job_id
+
+
+async def suspend(db: Database, job: Job) -> str:
+    """Suspend a claimed job whose run waits for its step `nap`; returns the id of the run."""
+    row = StepRow(job.id, "nap", job.org_id, 1, StepType.SLEEP, StepStatus.WAITING, 0, NOW, new_id(), until=LATER)
+    await db.tx(steps.recording([(job.fence, row)]))
+    waiting: WaitingData = {"for": "sleep", "step": "nap", "run_id": row.run_id, "started_at": NOW.isoformat()}
+    suspended = end(
+        job, Status.PAUSED, move=Move.SUSPEND, run_at=LATER, suspension=Suspension(waiting, LATER, ("nap",))
+    )
+    await db.tx(finishing.finish, [suspended], "w")
+    return row.run_id
 
 
 # keys
 
-STARTED = (State.RUNNING, State.RETRY, State.PARKED)
+STARTED = (State.RUNNING, State.RETRY, State.WAITING, State.PARKED)
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -117,7 +133,7 @@ async def test_jobs_without_keys_are_enqueued_in_one_statement(db: Database) -> 
     """Then it needs no transaction around it, and its notice goes with it."""
     said: list[str] = []
     with at_each_statement(said.append):
-        ids = await db.statement(queue.enqueue, [new(), new(run_at=LATER)], NOW)
+        ids = await db.statement(queue.enqueue_keyless([new(), new(run_at=LATER)], NOW))
     assert sorted(ids) == [row.id for row in await rows(db)]
     assert len([text for text in said if text not in ("BEGIN IMMEDIATE", "COMMIT")]) == 1
 
@@ -287,7 +303,7 @@ async def test_one_lost_lease_in_a_batch_costs_only_itself(db: Database) -> None
 async def test_a_job_that_never_started_returns_without_a_trace(db: Database) -> None:
     await add(db, new())
     await claim(db, "old")
-    assert await db.tx(finishing.rescue, "old", NOW) == (1, False, [])
+    assert await db.tx(finishing.rescue, "old", NOW) == (1, False)
     (row,) = await rows(db)
     assert (row.state, row.attempt, row.crashes, row.rescues, row.lease_owner) == ("ready", 0, 0, 1, None)
     assert await ledger(db) == []
@@ -398,9 +414,9 @@ async def test_rescue_goes_in_portions(db: Database) -> None:
     await add(db, *(new() for _ in range(25)))
     await claim(db, "old")
     assert [await db.tx(finishing.rescue, "old", NOW, 10) for _ in range(3)] == [
-        (10, True, []),
-        (10, True, []),
-        (5, False, []),
+        (10, True),
+        (10, True),
+        (5, False),
     ]
 
 
@@ -413,7 +429,7 @@ async def test_a_worker_hands_back_what_it_does_not_know_of(db: Database) -> Non
 
 async def test_a_sole_lane_is_taken_without_another_look(db: Database) -> None:
     await add(db, *(new(priority=n) for n in range(3)))
-    took = await db.statement(claiming.claim_sole, Lane("org", "default"), worker="w", routes=["task"], room=2)
+    took = await db.statement(claiming.claim_sole(Lane("org", "default"), worker="w", routes=["task"], room=2))
     assert len(took) == 2
     (last,) = await claim(db)
     assert last.fence > took[0].fence
@@ -429,7 +445,7 @@ async def test_a_lane_that_is_not_all_there_is_needs_another_look(db: Database, 
             await add(db, new(queue="a" if beside == "queue before" else "z"))
         case _:
             await db.tx(queue.set_queue, "org", "m", 5 if beside == "limited" else None, beside == "paused", NOW)
-    assert await db.statement(claiming.claim_sole, Lane("org", "m"), worker="w", routes=["task"], room=9) == []
+    assert await db.statement(claiming.claim_sole(Lane("org", "m"), worker="w", routes=["task"], room=9)) == []
 
 
 # each pair of state and move
@@ -443,7 +459,7 @@ STEPS: dict[Move, Callable[[Tx, str, Job], Any]] = {
     Move.HAND_BACK: lambda tx, job_id, job: finishing.hand_back(tx, "w", [job_id]),
     Move.RESCUE: lambda tx, job_id, job: finishing.rescue(tx, "w", NOW),
     Move.PARK: lambda tx, job_id, job: finishing.finish(tx, [end(job, Status.PAUSED, move=Move.PARK)], "w"),
-    Move.STRAND: lambda tx, job_id, job: queue.park_unroutable(tx, ["elsewhere"], LATER),
+    Move.STRAND: lambda tx, job_id, job: versions.park(tx, jobs.c.id == job_id, NOW),
     Move.RESUME: lambda tx, job_id, job: queue.resume(tx, job_id, NOW),
     Move.ADOPT: lambda tx, job_id, job: queue.adopt(tx, job_id, job.fence, "w", NOW),
 }

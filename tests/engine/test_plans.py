@@ -17,23 +17,30 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import Engine
 
+import rota.kinds.pipelines.runner  # noqa: F401  registers the kind, whose filter is a literal then
 from rota.core.errors import LogicError
 from rota.core.fair_shares import Lane
 from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job
 from rota.core.policy import Terms
+from rota.core.run_filter import InputField
 from rota.core.states import Phase, Status
+from rota.core.steps import StepStatus, StepType
 from rota.db.connection import open_database
 from rota.db.dialect import Tx
+from rota.db.paging import write_cursor
+from rota.db.postgres import TIMEOUTS
 from rota.db.statement import statement_listeners
-from rota.engine import claiming, finishing, firing, jobs, runs, schedules, serial_keys, workers
+from rota.engine import claiming, finishing, firing, jobs, runs, schedules, serial_keys, steps, workers
+from rota.engine.records import StepRow
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.workflows import reports as workflows_reports
 from rota.kinds.workflows.rules import EventStatus, HandlerKind
 from rota.kinds.workflows.store import effects, events, operators, upkeep, workflows
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
-from rota.kinds.workflows.store.records import StartedRun, WorkflowRow
-from rota.reports import diagnostics, installation, overview
+from rota.kinds.workflows.store.publishing import publish_inputs
+from rota.kinds.workflows.store.records import NewEvent, StartedRun, WorkflowRow
+from rota.reports import diagnostics, installation, overview, run_search
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
@@ -67,11 +74,18 @@ JOBS = [
         NOW,
         None,
         None,
+        None,
+        None,
+        None,
+        None,
         Terms(),
     )
     for n in range(500)
 ]
 ENDED = [AttemptResult(job, Status.SUCCESS, None, NOW, new_id(), 1, NOW) for job in JOBS]
+RECORDED = [
+    (job.fence, StepRow(job.id, "charge", ORG, 1, StepType.STEP, StepStatus.DONE, 1, NOW, new_id())) for job in JOBS
+]
 TAKEN_AT_ONCE = [replace(result, job=replace(result.job, fence=7)) for result in ENDED]
 
 FILL = """
@@ -144,15 +158,16 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
         {"ix_jobs_ready"},
     ),
     "claim of a sole lane": (
-        lambda tx: claiming.claim_sole(tx, LANES[0], worker="v", routes=["task", "shell"], room=50),
+        lambda tx: claiming.claim_sole(LANES[0], worker="v", routes=["task", "shell"], room=50)(tx),
         {"ix_jobs_ready"},
     ),
     "finish": (lambda tx: finishing.finish(tx, ENDED, "w1", NOW), set()),
+    "record steps": (lambda tx: steps.recording(RECORDED)(tx), set()),
     "lanes": (lambda tx: claiming.lanes(tx), {"ix_jobs_ready"}),
     "lanes from the middle": (lambda tx: claiming.lanes(tx, None, LANES[0]), {"ix_jobs_ready"}),
-    "next due": (lambda tx: jobs.next_due(tx), {"ix_jobs_later"}),
-    "due": (lambda tx: jobs.release_due(tx, NOW), {"ix_jobs_later"}),
-    "promote": (lambda tx: serial_keys.promote(tx, ["b2", "b3"]), {"ix_jobs_blocked", "ix_jobs_head"}),
+    "next due": (lambda tx: jobs.next_due(tx), {"ix_jobs_due"}),
+    "due": (lambda tx: jobs.release_due(tx, NOW), {"ix_jobs_due"}),
+    "promote": (lambda tx: serial_keys.promote(tx, ["b2", "b3"]), {"ix_jobs_blocked", "ix_jobs_heads"}),
     "rescue": (lambda tx: finishing.rescue(tx, "w1", NOW), {"ix_jobs_held"}),
     "cancels": (lambda tx: jobs.cancel_requests(tx, "w1"), {"ix_jobs_held"}),
     "hand back": (lambda tx: finishing.hand_back(tx, "w1", None), {"ix_jobs_held"}),
@@ -165,6 +180,52 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     ),
     "the id of a schedule": (lambda tx: schedule_reports.schedule_id_of(tx, ORG, "x"), {"ix_schedules_name"}),
     "a page of schedules": (lambda tx: schedule_reports.list_schedules(tx, ORG), {"ix_schedules_name"}),
+    "schedules with a tag": (lambda tx: schedule_reports.list_schedules(tx, ORG, tag="x"), {"schedule_tags"}),
+    "schedules with a tag by id": (
+        lambda tx: schedule_reports.list_schedules(tx, ORG, tag="x", sort="-id"),
+        {"ix_schedule_tags_id"},
+    ),
+    "ids of schedules with a tag": (lambda tx: schedules.ids_matching(tx, ORG, tag="x"), {"ix_schedule_tags_id"}),
+    "schedules that are paused": (
+        lambda tx: schedule_reports.list_schedules(tx, ORG, paused=True),
+        {"ix_schedules_paused"},
+    ),
+    "schedules by a part of their name": (
+        lambda tx: schedule_reports.list_schedules(tx, ORG, name="x"),
+        {"ix_schedules_name"},
+    ),
+    "successful runs": (lambda tx: run_reports.list_runs(tx, ORG, status=Status.SUCCESS), {"ix_runs_recorded"}),
+    "failed runs": (lambda tx: run_reports.list_runs(tx, ORG, status=Status.FAILED), {"ix_runs_status"}),
+    "runs of a time": (
+        lambda tx: run_reports.list_runs(tx, ORG, status=Status.SUCCESS, since=NOW, until=NOW),
+        {"ix_runs_recorded"},
+    ),
+    "runs of a schedule": (
+        lambda tx: run_reports.list_runs(tx, ORG, schedule_id="S1"),
+        {"ix_runs_schedule", "ix_jobs_schedule"},
+    ),
+    "search by the input": (lambda tx: searched(tx, input=(InputField(("a",), "1"),)), {"ix_runs_recorded"}),
+    "search by the error": (lambda tx: searched(tx, error="timeout"), {"ix_runs_error"}),
+    "search by the reason": (lambda tx: searched(tx, reason="timeout"), {"ix_runs_recorded"}),
+    "search by error and status": (
+        lambda tx: searched(tx, error="timeout", status=Status.FAILED),
+        {"ix_runs_status"},
+    ),
+    "search by the worker": (lambda tx: searched(tx, worker="w1"), {"ix_runs_recorded"}),
+    "search by the duration": (lambda tx: searched(tx, longer_than=timedelta(hours=1)), {"ix_runs_recorded"}),
+    "search by the end of a range": (lambda tx: searched(tx, since=NOW, until=NOW), {"ix_runs_recorded"}),
+    "search by the kind": (lambda tx: searched(tx, kind="task"), {"ix_runs_recorded"}),
+    "search in a schedule": (lambda tx: searched(tx, schedule_id="S1", error="timeout"), {"ix_runs_schedule"}),
+    "search by a tag": (lambda tx: searched(tx, tag="x", schedule_ids=["S1", "S2"]), {"ix_runs_schedule"}),
+    "search by a tag of many schedules": (lambda tx: searched(tx, tag="x"), {"ix_runs_recorded"}),
+    "runs of a pipeline": (
+        lambda tx: run_reports.list_runs(tx, ORG, status=Status.SUCCESS, kind="pipeline", target="a/b/c"),
+        {"ix_runs_pipeline"},
+    ),
+    "successful runs of a target": (
+        lambda tx: run_reports.list_runs(tx, ORG, status=Status.SUCCESS, target="t"),
+        {"ix_runs_target"},
+    ),
     "fire of triggers": (lambda tx: pipelines_store.fire_triggers(tx, ["T1", "T2"], NOW), set()),
     "dead with jobs": (lambda tx: workers.dead_with_jobs(tx), {"ix_jobs_held"}),
     "parked": (lambda tx: overview.parked(tx, ORG), {"ix_jobs_parked"}),
@@ -185,7 +246,11 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "schedules with nothing planned": (lambda tx: diagnostics.unplanned(tx, NOW), {"ix_clocks_held"}),
     "a workflow with its handlers": (lambda tx: locked_workflow(tx), set()),
     "the job of the consumers": (lambda tx: ensure_consumer_job(tx, locked_workflow(tx), NOW), {"ix_jobs_solo"}),
-    "pending events": (lambda tx: events.peek(tx, FLOW, "in", 100), {"ix_events_pending"}),
+    "to publish events from outside": (
+        lambda tx: publish_inputs(ORG, "flow1", [NewEvent("in", "new", 1), NewEvent("in", "200000", 1)], NOW)(tx),
+        {"ix_jobs_solo"},
+    ),
+    "pending events": (lambda tx: events.peek(tx, FLOW, {"in": 100}), {"ix_events_pending"}),
     "the oldest pending event": (lambda tx: events.oldest_pending(tx, FLOW, ["in"]), {"ix_events_pending"}),
     "to reserve events": (
         lambda tx: events.reserve(tx, RUN, {"in": pending_ids(tx)}, EventStatus.CONSUMED, NOW),
@@ -203,7 +268,14 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "an open effect of a run": (lambda tx: effects.open_effect(tx, FLOW_RUN), set()),
     "orphaned events": (lambda tx: upkeep.orphaned_events(tx), {"ix_events_taken"}),
     "to prune events": (lambda tx: upkeep.prune_events(tx, NOW, 500), {"ix_events_done"}),
-    "to prune runs": (lambda tx: runs.prune(tx, ORG, NOW, ["success"], 500), {"ix_runs_recorded"}),
+    "to prune runs": (lambda tx: runs.prune(tx, ORG, None, NOW, ["success"], 500), {"ix_runs_recorded"}),
+    "to prune runs since": (lambda tx: runs.prune(tx, ORG, NOW, NOW, ["success"], 500), {"ix_runs_recorded"}),
+    "limits of schedules": (lambda tx: runs.schedule_limits(tx), {"ix_schedules_kept"}),
+    "schedules to prune": (
+        lambda tx: runs.schedules_with_old_runs(tx, 3, NOW),
+        {"ix_schedules_kept", "ix_runs_schedule"},
+    ),
+    "to prune runs of a schedule": (lambda tx: runs.prune_schedule(tx, "S1", NOW, 500), {"ix_runs_schedule"}),
     "a workflow in words": (
         lambda tx: workflows_reports.workflow(tx, ORG, FLOW, NOW),
         {"ix_events_pending", "ix_events_taken", "ix_effects_open", "ix_workflow_runs_workflow"},
@@ -220,8 +292,17 @@ def locked_workflow(tx: Tx) -> WorkflowRow:
     return workflows.get(tx, ORG, "flow1", hold=True)
 
 
+def searched(tx: Tx, schedule_ids: list[str] | None = None, **filters: Any) -> None:
+    """Read the first windows of a search, of jobs and of runs, and one in the middle of the runs."""
+    plan = run_search.prepare(tx, ORG, run_reports.RunFilters(**filters), NOW)
+    plan = replace(plan, schedule_ids=schedule_ids or plan.schedule_ids or None)
+    plan = plan if schedule_ids or plan.schedule_ids or "tag" not in filters else replace(plan, tag="x")
+    for position in (None, write_cursor("run", ""), run_search.run_position((NOW, ORG))):
+        run_search.read_window(tx, plan, position, 51)
+
+
 def pending_ids(tx: Tx) -> list[str]:
-    return [event.id for event in events.peek(tx, FLOW, "in", 100)]
+    return [event.id for event in events.peek(tx, FLOW, {"in": 100})]
 
 
 OURS = ("events", "causes", "handlers", "workflows", "workflow_runs", "effects")
@@ -278,7 +359,9 @@ def large_database(postgres_url: str, postgres_template: str) -> Iterator[str]:
             tx.exec_driver_sql(part)
         tx.execute(sql("ANALYZE"))
 
-    run_in(url, fill)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(TIMEOUTS, "command_timeout", 240)  # a million rows take longer than a statement of Rota may
+        run_in(url, fill)
     yield url
     drop_database(postgres_url, url)
 

@@ -6,12 +6,17 @@ import pytest
 
 from rota.core.states import HEADS, Move, State, state_after, states_before
 from rota.db.statement import Statement
-from rota.engine import statements
+from rota.engine import flow_statements, statements
 from rota.engine.job_states import lease_values
 
-ALL = {name: value for name, value in vars(statements).items() if isinstance(value, Statement)}
-MOVES_OF = {"CLAIM": Move.CLAIM, "CLAIM_NEXT": Move.CLAIM, "PROMOTE": Move.PROMOTE}
-WRITES_ABOUT_OWNED_JOBS = ("MARK_STARTED", "FINISH", "MOVE")
+ALL = {
+    name: value
+    for module in (statements, flow_statements)
+    for name, value in vars(module).items()
+    if isinstance(value, Statement)
+}
+MOVES_OF = {"CLAIM": Move.CLAIM, "CLAIM_NEXT": Move.CLAIM, "PROMOTE": Move.PROMOTE, "HAND_ON_PLACES": Move.PLACE}
+WRITES_ABOUT_OWNED_JOBS = ("MARK_STARTED", "FINISH", "MOVE", "RECORD_STEPS", "TAKE_PLACES", "SET_ASIDE")
 
 
 def texts(statement: Statement) -> list[str]:
@@ -44,7 +49,7 @@ def test_a_claim_sets_the_columns_of_a_lease(name: str) -> None:
 @pytest.mark.parametrize("name", WRITES_ABOUT_OWNED_JOBS)
 def test_a_write_about_an_owned_job_checks_its_fence(name: str) -> None:
     for text in texts(ALL[name]):
-        if re.search(r"UPDATE jobs|DELETE FROM jobs|INSERT INTO runs", text):
+        if re.search(r"UPDATE jobs|DELETE FROM jobs|INSERT INTO (runs|steps)", text):
             assert "of_fence" in text.split("AS (", 1)[1]
             assert f"jobs.state || '' = '{State.RUNNING}'" in text
 

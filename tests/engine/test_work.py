@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from rota.core.errors import AuthError, Conflict, LogicError, NotFound, PermissionDenied, TransientError
+from rota.core.errors import (
+    AuthError,
+    Conflict,
+    GiveUp,
+    LogicError,
+    NotFound,
+    PermissionDenied,
+    RetryAfter,
+    TransientError,
+)
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.policy import Retry, Terms
@@ -21,6 +30,7 @@ from rota.db.tables import workers as worker_rows
 from rota.engine import claiming, finishing, workers
 from rota.engine import jobs as queue
 from rota.engine import runs as ledger_rows
+from rota.engine.instruments import RUNS
 from rota.engine.maintenance import Maintenance
 from rota.engine.worker import Worker
 from rota.engine.worker.prefetch import LONG_RUN_AFTER
@@ -127,6 +137,16 @@ async def test_a_logic_error_is_not_retried_under_a_retry_policy(harness: Harnes
     assert await harness.history() == ["9:10 #1 failed: logic"]
 
 
+async def test_code_gives_up_or_chooses_the_delay_of_its_retry(harness: Harness) -> None:
+    harness.fake_runner.errors = [RetryAfter(90), GiveUp("customer 7 was deleted")]
+    await harness.schedule(cron="10 * * * *", retry={"max_retries": 3, "backoff_ms": 5000})
+    await harness.run_until(at("9:59"))
+    first, second = await harness.rows(select(runs).order_by(runs.c.attempt))
+    assert await harness.history() == ["9:10 #1 paused: transient", "9:10 #2 failed: logic"]
+    assert (second.started_at - first.started_at).total_seconds() == 90
+    assert (second.error["code"], second.error["message"]) == ("gave_up", "customer 7 was deleted")
+
+
 async def test_transient_failures_are_retried_five_times_by_default(harness: Harness) -> None:
     harness.fake_runner.errors = [TransientError("net")] * 9
     await harness.schedule(cron="10 * * * *")
@@ -174,6 +194,16 @@ async def test_retrying_a_finished_slot_is_a_further_attempt_of_it(harness: Harn
     assert await harness.history() == ["9:10 #1 success", "9:10 #2 success"]
     again = (await harness.rows(select(runs).where(runs.c.attempt == 2)))[0]
     assert (again.retry_of, again.trigger) == (run.id, "retry")
+
+
+async def test_a_slot_is_retried_with_another_input(harness: Harness) -> None:
+    await harness.schedule(cron="10 * * * *")
+    await harness.run_until(at("9:40"))
+    (run,) = await harness.rows(select(runs))
+    await harness.engine.retry(harness.org_id, run.id, payload={"day": "monday"})
+    await harness.work()
+    (again,) = await harness.rows(select(runs).where(runs.c.attempt == 2))
+    assert (again.slot, again.input) == (run.slot, {"day": "monday"})
 
 
 async def test_a_job_without_a_schedule_can_be_retried(harness: Harness) -> None:
@@ -460,7 +490,7 @@ async def test_the_third_crash_quarantines(harness: Harness) -> None:
         await Maintenance(harness.engine, harness.worker.id).rescue_dead_workers()
         assert len(await harness.queue()) == (1 if n < 3 else 0)
     assert await harness.history() == ["manual #1 crashed", "manual #2 crashed", "manual #3 failed: quarantined"]
-    assert harness.engine.metrics.runs == {("task", "crashed"): 2, ("task", "failed"): 1}
+    assert harness.engine.metrics.by_labels(RUNS) == {("task", "crashed"): 2, ("task", "failed"): 1}
 
 
 async def test_a_crashed_run_is_followed_by_a_marked_isolated_attempt(harness: Harness) -> None:

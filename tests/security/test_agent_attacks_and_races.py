@@ -89,7 +89,7 @@ async def test_forged_and_repeated_messages_of_an_agent_have_no_effect(api: Api)
         agent.key[:-1],
         f"{agent.key}x",
         agent.key.swapcase(),
-        neighbour.key[:20] + agent.key[20:],
+        neighbour.key.rpartition("_")[0] + "_" + agent.key.rpartition("_")[2],
         api.key,
     ):
         answer = await agent.ask("result", {"job_id": job, "fence": fence, "status": "failed"}, key=key)

@@ -15,8 +15,8 @@ import pytest
 
 from rota import Applied, AuthError, LogicError
 from rota.connectors import Http, Smtp
+from rota.core.effects import surely_failed
 from rota.core.errors import Invalid
-from rota.kinds.workflows.connectors.base import surely_failed
 
 
 @asynccontextmanager

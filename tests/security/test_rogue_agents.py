@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rota.kinds.hosts.store.hosts import ENDED_SESSIONS_KEPT
+from rota.kinds.hosts.store.sessions import ENDED_SESSIONS_KEPT
 from tests.app.harness import Api
 from tests.kinds.hosts.agents import TYPES, FakeAgent, make_server, pair_agent, run_job
 from tests.kinds.hosts.test_batches import eventually, soon, working

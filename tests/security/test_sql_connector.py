@@ -143,7 +143,8 @@ async def test_nothing_stays_on_a_connection_of_postgresql(reader_url: str) -> N
     connector = Sql(reader_url)
     await connector.query("SELECT set_config('search_path', 'pg_temp', false), pg_advisory_lock(1)")
     assert await connector.query("SELECT name FROM victims") == [{"name": "ada"}]
-    assert await connector.query("SELECT * FROM pg_locks WHERE locktype = 'advisory'") == []
+    locks = "SELECT * FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = 1 AND database = "
+    assert await connector.query(locks + "(SELECT oid FROM pg_database WHERE datname = current_database())") == []
 
 
 async def test_a_superuser_is_refused_for_queries_and_inserts(admin_url: str) -> None:

@@ -128,7 +128,8 @@ async def test_a_key_has_at_most_twenty_streams(live: LiveApi, client: httpx.Asy
         assert stream.status_code == 200
 
 
-async def test_a_follower_that_does_not_read_is_ended_and_no_other() -> None:
+async def test_a_follower_that_does_not_read_is_ended_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "IDLE_SECONDS", 0.1)
     slow, quick = feeds.Follower(), feeds.Follower()
     change = feeds.Change("run.ended", datetime.now(UTC), ("run.ended", "1:"), b"{}")
     for _ in range(feeds.MAX_BATCHES_BEHIND + 1):

@@ -2,11 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rota.frame.cli.connection import print_stderr
+from rota.frame.cli.connection import Connection, Output, print_stderr
 from rota.frame.cli.output import print_details, print_table
 from rota.frame.cli.run_results import print_result
 from rota.frame.cli.terminal import json_text, output, visible
@@ -17,15 +18,8 @@ HOSTILE = f"a{TITLE}b{CLEAR}c{C1}d{TURNED}e\x7f\r\x08"
 FORBIDDEN = ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\x07", "\x7f", "\r", "\x08")
 
 
-class Reader:
-    def __init__(self, form: str) -> None:
-        from rota.frame.cli.connection import Output
-
-        self.output = Output(form)
-
-
 def test_text_of_others_is_shown_with_its_control_characters_as_escapes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -33,9 +27,10 @@ def test_text_of_others_is_shown_with_its_control_characters_as_escapes(
     artifact = {"label": HOSTILE, "id": "I", "content_type": HOSTILE, "size": 1, "children": []}
     print_stderr(f"error: {HOSTILE}")
     print_table(("name",), [[HOSTILE]])
-    for form in ("table", "json", "jsonl", "yaml"):
-        reader: Any = Reader(form)
-        print_details(reader, thing, ("name", "labels"))
+    for form in Output:
+        print_details(Connection(None, None, tmp_path, form), thing, ("name", "labels"))
+        for query in ("name", "[name, labels]", "[labels]"):
+            print_details(Connection(None, None, tmp_path, form, query=query), thing, ("name", "labels"))
     print_tree(artifact, "")
     for outcome in (HOSTILE, {"x": HOSTILE}, {"exit_code": 0, "stdout": HOSTILE, "stderr": HOSTILE}):
         print_result(outcome)

@@ -71,6 +71,7 @@ def program(concurrent: ConcurrentCalls, marks: Path) -> Rota:
     return app
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_a_thousand_executions_of_every_sort_at_once(migrated_url: str, tmp_path: Path) -> None:
     concurrent, marks = ConcurrentCalls(), tmp_path / "marks"

@@ -77,7 +77,7 @@ async def test_every_run_has_its_own_session_that_is_always_closed(harness: Task
     await asyncio.gather(*(harness.engine.enqueue(harness.org_id, "task", "ask", [None]) for _ in range(20)))
     await harness.work()
     (job_id,) = await harness.engine.enqueue(harness.org_id, "task", "ask", [{"how": "never"}])
-    await harness.worker.prefetch.claim()
+    await harness.claim()
     await asyncio.wait_for(waiting.wait(), 10)
     assert len(out) == 1
     harness.worker.active[job_id].stop("operator")
@@ -102,7 +102,7 @@ async def test_a_session_that_is_left_open_keeps_no_worker_from_writing(harness:
 
     await harness.declare()
     (job_id,) = await harness.engine.enqueue(harness.org_id, "task", "write", [None])
-    await harness.worker.prefetch.claim()
+    await harness.claim()
     await asyncio.wait_for(writing.wait(), 5)
     async with asyncio.timeout(2):  # a writer would wait longer for a lock
         await harness.store("echo hi", task_type="shell")
@@ -494,4 +494,4 @@ async def test_without_a_named_program_the_functions_own_file_is_it(isolated_har
 
 async def test_the_artifact_limit_holds_in_an_isolated_process(isolated_harness: TaskHarness) -> None:
     run = await isolated_harness.run("too_large")
-    assert run["error"]["message"] == "the artifact has 1001 bytes; at most 1000 are allowed"
+    assert run["error"]["message"] == "the artifact has 1001 bytes; at most 1000 are allowed (ROTA_MAX_ARTIFACT_MB)"

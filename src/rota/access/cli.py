@@ -1,13 +1,12 @@
-"""`rota org …`, `rota user …`, `rota key …`, `rota session …`, `rota profile …`, `rota login` and `rota audit`."""
+"""Commands for orgs, users, service accounts, keys, login sessions, logins and the audit log."""
 
-import json
-import os
+from collections.abc import Mapping, Sequence
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answer, Exit, fail, item_path, print_stderr, profiles_file, read_profiles
+from rota.frame.cli.completion import complete
+from rota.frame.cli.connection import Answer, Exit, fail, id_by_name, item_path, print_stderr
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.times import Since, Until, future_option
@@ -15,13 +14,24 @@ from rota.frame.cli.times import Since, Until, future_option
 orgs = command_group("Create, list and change orgs.")
 users = command_group("Create, list, change and delete users of the org.")
 keys = command_group("Create, list and revoke API keys of the org.")
+service_accounts = command_group("Create, list, change and delete service accounts of the org.")
 sessions = command_group("List and end login sessions of the dashboard.")
-profiles = command_group("Named servers and keys, stored on this machine.")
 
 Role = Annotated[str, typer.Option(help="viewer, operator or admin")]
-UserId = Annotated[str, typer.Argument(help="id or e-mail address of the user")]
+UserId = Annotated[
+    str, typer.Argument(help="id or e-mail address of the user", autocompletion=complete("users", "email"))
+]
+AccountId = Annotated[
+    str, typer.Argument(help="id or name of the service account", autocompletion=complete("service-accounts"))
+]
+Scope = Annotated[list[str] | None, typer.Option(help="scope, such as runs:read, shell or host-shell; repeatable")]
+Disabled = Annotated[
+    bool | None, typer.Option("--disabled/--enabled", help="refuse logins and API keys, or allow them")
+]
+KeyId = Annotated[str, typer.Argument(help="id or name of the API key", autocompletion=complete("api-keys"))]
 ORG = ("id", "slug", "name", "shell", "max_running", "created_at")
-USER = ("id", "email", "name", "role", "created_at", "updated_at")
+USER = ("id", "email", "name", "role", "disabled", "disabled_by", "oidc_subject", "created_at", "updated_at")
+SERVICE_ACCOUNT = ("id", "name", "role", "scopes", "disabled", "created_at", "updated_at")
 KEY = ("id", "name", "key", "role", "scopes", "user_name", "created_at", "expires_at", "last_used_at", "revoked_at")
 
 
@@ -37,7 +47,7 @@ def add_org(
     )
 
 
-@orgs.command("list")
+@orgs.command("list", reads=True)
 def list_orgs(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List orgs: your own, or all with an instance admin key."""
     page = ctx.obj.get("/orgs", limit=limit, cursor=cursor)
@@ -82,7 +92,10 @@ def add_user(
     email: Annotated[str, typer.Argument(help="e-mail address")],
     role: Role,
     password: Annotated[
-        str, typer.Option(envvar="ROTA_PASSWORD", prompt=True, hide_input=True, confirmation_prompt=True)
+        str,
+        typer.Option(
+            help="initial password", envvar="ROTA_PASSWORD", prompt=True, hide_input=True, confirmation_prompt=True
+        ),
     ],
     name: Annotated[str | None, typer.Option(help="display name; default: the e-mail address")] = None,
 ) -> None:
@@ -91,7 +104,7 @@ def add_user(
     print_details(ctx.obj, ctx.obj.post("/users", body), USER)
 
 
-@users.command("list")
+@users.command("list", reads=True)
 def list_users(
     ctx: typer.Context,
     role: Annotated[str | None, typer.Option(help="viewer, operator or admin")] = None,
@@ -100,8 +113,17 @@ def list_users(
 ) -> None:
     """List the users of the org."""
     page = ctx.obj.get("/users", role=role, limit=limit, cursor=cursor)
-    rows = ([user["id"], user["email"], user["name"], user["role"]] for user in page["items"])
-    print_list(ctx.obj, page, ("id", "email", "name", "role"), rows)
+    rows = (
+        [user["id"], user["email"] or "-", user["name"], user["role"], "disabled" if user["disabled"] else "active"]
+        for user in page["items"]
+    )
+    print_list(ctx.obj, page, ("id", "email", "name", "role", "state"), rows)
+
+
+@users.command("show", reads=True)
+def show_user(ctx: typer.Context, user: UserId) -> None:
+    """Show a user."""
+    print_details(ctx.obj, ctx.obj.get(item_path("users", user_id(ctx, user))), USER)
 
 
 @users.command("edit")
@@ -112,23 +134,31 @@ def edit_user(
     name: Annotated[str | None, typer.Option(help="display name")] = None,
     email: Annotated[str | None, typer.Option(help="e-mail address")] = None,
     password: Annotated[bool, typer.Option("--password", help="prompt for a new password")] = False,
+    disabled: Disabled = None,
+    oidc_subject: Annotated[
+        str | None, typer.Option(help="subject at the provider that signs in as this user; empty: none")
+    ] = None,
 ) -> None:
     """Change a user."""
-    body: dict[str, object] = {"role": role, "name": name, "email": email}
-    if password:
-        body["password"] = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-    body = {field: value for field, value in body.items() if value is not None}
-    print_details(ctx.obj, ctx.obj.patch(f"/users/{user_id(ctx, user)}", body), USER)
+    new_password = typer.prompt("Password", hide_input=True, confirmation_prompt=True) if password else None
+    changes = {"role": role, "name": name, "email": email, "disabled": disabled, "oidc_subject": oidc_subject}
+    change(ctx, item_path("users", user_id(ctx, user)), USER, {**changes, "password": new_password})
 
 
 @users.command("password")
 def change_password(
     ctx: typer.Context,
-    current: Annotated[str, typer.Option(envvar="ROTA_PASSWORD", prompt="Current password", hide_input=True)],
+    current: Annotated[
+        str, typer.Option(envvar="ROTA_PASSWORD", prompt="Current password", hide_input=True, help="current password")
+    ],
     new: Annotated[
         str,
         typer.Option(
-            envvar="ROTA_NEW_PASSWORD", prompt="New password", hide_input=True, confirmation_prompt="New password again"
+            envvar="ROTA_NEW_PASSWORD",
+            prompt="New password",
+            hide_input=True,
+            confirmation_prompt="New password again",
+            help="new password",
         ),
     ],
 ) -> None:
@@ -140,13 +170,93 @@ def change_password(
 @users.command("rm")
 def rm_user(ctx: typer.Context, user: UserId) -> None:
     """Delete a user and revoke their API keys."""
-    ctx.obj.delete(f"/users/{user_id(ctx, user)}")
+    ctx.obj.delete(item_path("users", user_id(ctx, user)))
     print_stderr(f"user {user} deleted, their API keys are revoked")
 
 
 def user_id(ctx: typer.Context, key: str) -> str:
-    matches = ctx.obj.get("/users", email=key.lower())["items"] if "@" in key else []
-    return str(matches[0]["id"]) if matches else quote(key, safe="")
+    """Return the id of the user with this e-mail address, else the argument."""
+    email = key.lower()
+    return id_by_name(ctx.obj, "/users", "users", email, emails, email=email) if "@" in key else key
+
+
+def emails(user: Answer) -> tuple[object, ...]:
+    return (user["email"],)
+
+
+def names(item: Answer) -> tuple[object, ...]:
+    return (item["name"],)
+
+
+def change(ctx: typer.Context, path: str, shown: Sequence[str], changes: Mapping[str, object]) -> None:
+    """Send the changes that are not None, and print the changed item."""
+    body = {field: value for field, value in changes.items() if value is not None}
+    print_details(ctx.obj, ctx.obj.patch(path, body), shown)
+
+
+@service_accounts.command("add")
+def add_service_account(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="name of the service account, such as the program that uses it")],
+    role: Role,
+    scope: Scope = None,
+) -> None:
+    """Create a service account. `rota key add --service-account` creates its API keys."""
+    body = {"name": name, "role": role, "scopes": scope or None}
+    print_details(ctx.obj, ctx.obj.post("/service-accounts", body), SERVICE_ACCOUNT)
+
+
+@service_accounts.command("list", reads=True)
+def list_service_accounts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
+    """List the service accounts of the org."""
+    page = ctx.obj.get("/service-accounts", limit=limit, cursor=cursor)
+    rows = (
+        [
+            account["id"],
+            account["name"],
+            account["role"],
+            ", ".join(account["scopes"]),
+            "disabled" if account["disabled"] else "active",
+        ]
+        for account in page["items"]
+    )
+    print_list(ctx.obj, page, ("id", "name", "role", "scopes", "state"), rows)
+
+
+@service_accounts.command("show", reads=True)
+def show_service_account(ctx: typer.Context, account: AccountId) -> None:
+    """Show a service account."""
+    print_details(ctx.obj, ctx.obj.get(item_path("service-accounts", account_id(ctx, account))), SERVICE_ACCOUNT)
+
+
+@service_accounts.command("edit")
+def edit_service_account(
+    ctx: typer.Context,
+    account: AccountId,
+    name: Annotated[str | None, typer.Option(help="new name")] = None,
+    role: Annotated[str | None, typer.Option(help="viewer, operator or admin")] = None,
+    scope: Scope = None,
+    no_scopes: Annotated[bool, typer.Option("--no-scopes", help="remove all scopes: its role alone limits it")] = False,
+    disabled: Disabled = None,
+) -> None:
+    """Change a service account. A lower role and fewer scopes also apply to its API keys."""
+    if scope and no_scopes:
+        fail("--scope and --no-scopes exclude each other", Exit.USAGE)
+    scopes = [] if no_scopes else scope or None
+    changes = {"name": name, "role": role, "scopes": scopes, "disabled": disabled}
+    change(ctx, item_path("service-accounts", account_id(ctx, account)), SERVICE_ACCOUNT, changes)
+
+
+@service_accounts.command("rm")
+def rm_service_account(ctx: typer.Context, account: AccountId) -> None:
+    """Delete a service account; revokes its API keys and grants."""
+    ctx.obj.delete(item_path("service-accounts", account_id(ctx, account)))
+    print_stderr(f"service account {account} deleted, its API keys and grants are revoked")
+
+
+def account_id(ctx: typer.Context, key: str) -> str:
+    """Return the id of the service account with this name, else the argument."""
+    return id_by_name(ctx.obj, "/service-accounts", "service accounts", key, names, name=key)
 
 
 @keys.command("add")
@@ -154,22 +264,29 @@ def add_key(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="name of the key, such as its purpose")],
     role: Role,
-    scope: Annotated[
-        list[str] | None, typer.Option(help="scope, such as runs:read, shell or host-shell; repeatable")
+    scope: Scope = None,
+    service_account: Annotated[
+        str | None, typer.Option(help="id or name of the service account that the key acts for; default: you")
     ] = None,
     expires_at: Annotated[
         str | None, future_option("--expires", help="expiry: 30d (from now), 2027-01-01, …; default: never")
     ] = None,
 ) -> None:
     """Create an API key. Prints the key, which is shown only once."""
-    body = {"name": name, "role": role, "scopes": scope or None, "expires_at": expires_at}
+    account = None if service_account is None else account_id(ctx, service_account)
+    body = {"name": name, "role": role, "scopes": scope or None, "expires_at": expires_at, "user_id": account}
     print_details(ctx.obj, ctx.obj.post("/api-keys", body), KEY)
 
 
-@keys.command("list")
-def list_keys(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
+@keys.command("list", reads=True)
+def list_keys(
+    ctx: typer.Context,
+    user: Annotated[str | None, typer.Option(help="id or e-mail address of the user")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
     """List API keys, newest first."""
-    page = ctx.obj.get("/api-keys", limit=limit, cursor=cursor)
+    page = ctx.obj.get("/api-keys", user_id=user_id(ctx, user) if user else None, limit=limit, cursor=cursor)
     rows = (
         [key["id"], key["name"], key["role"], key_state(key), relative_time(key["last_used_at"])]
         for key in page["items"]
@@ -177,11 +294,22 @@ def list_keys(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) ->
     print_list(ctx.obj, page, ("id", "name", "role", "state", "last used"), rows)
 
 
+@keys.command("show", reads=True)
+def show_key(ctx: typer.Context, key: KeyId) -> None:
+    """Show an API key, without the key itself."""
+    print_details(ctx.obj, ctx.obj.get(item_path("api-keys", key_id(ctx, key))), KEY)
+
+
 @keys.command("rm")
-def rm_key(ctx: typer.Context, key_id: Annotated[str, typer.Argument(help="id of the API key")]) -> None:
+def rm_key(ctx: typer.Context, key: KeyId) -> None:
     """Revoke an API key."""
-    ctx.obj.delete(item_path("api-keys", key_id))
-    print_stderr(f"API key {key_id} revoked")
+    ctx.obj.delete(item_path("api-keys", key_id(ctx, key)))
+    print_stderr(f"API key {key} revoked")
+
+
+def key_id(ctx: typer.Context, key: str) -> str:
+    """Return the id of the valid API key with this name, else the argument. Exits with CONFLICT if there are more."""
+    return id_by_name(ctx.obj, "/api-keys", "API keys", key, lambda item: () if item["revoked_at"] else names(item))
 
 
 def key_state(key: Answer) -> str:
@@ -190,7 +318,7 @@ def key_state(key: Answer) -> str:
     return f"until {relative_time(key['expires_at'])}" if key["expires_at"] else "valid"
 
 
-@sessions.command("list")
+@sessions.command("list", reads=True)
 def list_sessions(
     ctx: typer.Context,
     user: Annotated[
@@ -205,6 +333,8 @@ def list_sessions(
         [
             session["id"],
             session["user_name"],
+            session["method"] or "-",
+            session["device"] or "-",
             session["address"] or "-",
             relative_time(session["created_at"]),
             relative_time(session["last_used_at"]),
@@ -212,14 +342,34 @@ def list_sessions(
         ]
         for session in page["items"]
     )
-    print_list(ctx.obj, page, ("id", "user", "address", "created", "last used", "expires"), rows)
+    print_list(ctx.obj, page, ("id", "user", "by", "device", "address", "created", "last used", "expires"), rows)
 
 
 @sessions.command("rm")
-def rm_session(ctx: typer.Context, session_id: Annotated[str, typer.Argument(help="id of the login session")]) -> None:
-    """End a login session."""
-    ctx.obj.delete(item_path("sessions", session_id))
-    print_stderr(f"session {session_id} has ended")
+def rm_session(
+    ctx: typer.Context,
+    session: Annotated[
+        str | None, typer.Argument(help="id of the login session, or e-mail address of a user who has one session")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="end all your sessions, or those of --user")] = False,
+    user: Annotated[str | None, typer.Option(help="with --all: id or e-mail address of another user")] = None,
+) -> None:
+    """End a login session, or all of a user."""
+    if every == (session is not None) or (user is not None and not every):
+        fail("name a session, or use --all, with --user for another user", Exit.USAGE)
+    if session is not None:
+        session_id = session
+        if "@" in session:  # all sessions of this user have the address as their name
+            owner = user_id(ctx, session)
+            session_id = id_by_name(
+                ctx.obj, "/sessions", "login sessions", session, lambda _: (session,), user_id=owner
+            )
+        ctx.obj.delete(item_path("sessions", session_id))
+        print_stderr(f"session {session_id} has ended")
+    else:
+        ended = ctx.obj.post("/sessions/$end", {"user_id": user_id(ctx, user)} if user else {})
+        if not print_data(ctx.obj, ended):
+            print_stderr(f"{ended['ended']} sessions ended")
 
 
 def login(ctx: typer.Context) -> None:
@@ -236,6 +386,7 @@ def audit(
     resource: Annotated[str | None, typer.Option(help="type of resource, such as schedules")] = None,
     resource_id: Annotated[str | None, typer.Option("--id", help="id of the resource")] = None,
     user: Annotated[str | None, typer.Option(help="id or e-mail address of the user")] = None,
+    key: Annotated[str | None, typer.Option(help="id or name of the API key")] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = None,
@@ -251,6 +402,7 @@ def audit(
         until=until,
         limit=limit,
         user_id=user_id(ctx, user) if user else None,
+        key_id=key_id(ctx, key) if key else None,
         cursor=cursor,
     )
     rows = (
@@ -266,38 +418,3 @@ def resource_and_changes(entry: Answer) -> str:
     name = entry["resource_name"] or entry["resource_id"] or ""
     changed = f": {', '.join(sorted({**old, **new}))}" if entry["before"] and entry["after"] else ""
     return f"{name}{changed}"
-
-
-@profiles.command("set")
-def set_profile(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name of the profile")]) -> None:
-    """Save --server and --key of this command line under a name."""
-    server, key = ctx.obj.address()
-    write_profiles({**read_profiles(), name: {"server": server, "key": key}})
-    print_stderr(f"profile {name} saved in {profiles_file()}; use it with --profile {name} or ROTA_PROFILE={name}")
-
-
-@profiles.command("list")
-def list_profiles(ctx: typer.Context) -> None:
-    """List profiles; keys are not shown."""
-    items = [{"name": name, "server": profile.get("server", "-")} for name, profile in read_profiles().items()]
-    page = {"items": items, "next_cursor": None}
-    print_list(ctx.obj, page, ("name", "server"), ([profile["name"], profile["server"]] for profile in items))
-
-
-@profiles.command("rm")
-def rm_profile(ctx: typer.Context, name: Annotated[str, typer.Argument(help="name of the profile")]) -> None:
-    """Delete a profile."""
-    profiles = read_profiles()
-    if profiles.pop(name, None) is None:
-        fail(f"profile {name!r} not found", Exit.NOT_FOUND)
-    write_profiles(profiles)
-    print_data(ctx.obj, {"name": name})
-
-
-def write_profiles(profiles: dict[str, dict[str, str]]) -> None:
-    path = profiles_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(profiles, file, indent=2)
-    temporary.replace(path)

@@ -16,17 +16,21 @@ import uvloop
 
 from rota.access.store import logins
 from rota.access.store.logins import LoginLink
-from rota.app.application import Rota, make_engine
+from rota.app.alarm_worker import run_alarms
+from rota.app.application import Rota
+from rota.app.assembly import make_engine
 from rota.app.data_dir import write_secret
 from rota.app.node import DATABASE_START_SECONDS, Node, declared_tasks, set_up_installation, sync_clock
+from rota.app.reports_replica import followed, open_replica
 from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.addresses import is_loopback
-from rota.core.clock import SystemClock
+from rota.core.clock import SystemClock, real_sleep
 from rota.core.errors import RotaError, Unavailable
-from rota.db.connection import open_database
+from rota.db.connection import Database, open_database
 from rota.db.retry import retry_until_available
-from rota.db.wake import Wake
+from rota.db.wake import ACCESS_TOPICS, Wake
+from rota.engine import worker_metrics
 from rota.engine.commands import Engine
 from rota.engine.metrics import Metrics
 from rota.engine.supervision import start_supervised
@@ -36,6 +40,11 @@ from rota.kinds.tasks.declare import declare
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+
+STORE_METRICS_SECONDS = 10.0
+NO_FIRST_KEY = (
+    "admin.key is in the data directory of the process that started first; `rota admin reset-key` writes a new one"
+)
 
 log = structlog.get_logger("rota")
 
@@ -78,21 +87,26 @@ class ApiThread(threading.Thread):
         wake = Wake(self.node.signal if self.node else None)
         metrics = self.node.metrics if self.node else Metrics()
         engine = make_engine(settings, self.program, None, db, clock, wake, metrics)
-        await retry_until_available(lambda: self.prepare(engine), DATABASE_START_SECONDS)
+        await retry_until_available(
+            lambda: prepare_site(engine, settings, self.program, self.app), DATABASE_START_SECONDS
+        )
         if is_loopback(settings.host):  # elsewhere other people may read the log that the link is printed to
             self.link = await db.tx(logins.first_link, clock.now())
+        replica = open_replica(settings, db, metrics)
         self.api = create_site(
             engine,
             db,
+            replica=replica,
             loops=self.node.problems if self.node else None,
             service_token=settings.service_token,
             trace_url=settings.trace_url,
             guarded_hosts=settings.guarded_hosts(is_loopback(settings.host)),
             exposure=Exposure(settings.public_url, bool(settings.trusted_proxies)),
+            login=settings.login_settings(),
         )
         self.loop = asyncio.get_running_loop()
         if self.node is not None:
-            self.node.on_wake_up = self.wake_streams
+            self.node.on_wake_up = self.receive_wake_up
         config = uvicorn.Config(
             self.api,
             log_config=None,
@@ -110,47 +124,72 @@ class ApiThread(threading.Thread):
         loops = [start_supervised("clock", lambda: sync_clock(db, clock))]
         if self.node is None:  # long polls of agents wait for events of other processes
             loops.append(start_supervised("wake-ups", lambda: wake.listen(db)))
-        self.ready.set()
+            loops.append(start_supervised("metrics", lambda: store_metrics(db, metrics)))
+            loops.append(start_supervised("alarm worker", lambda: run_alarms(engine, settings.alarm_settings())))
         try:
-            await self.server.serve(sockets=[self.sock])
+            async with followed(replica):
+                self.ready.set()
+                await self.server.serve(sockets=[self.sock])
             if not self.api.state.closing:
                 raise RuntimeError("the API server stopped unexpectedly")
         finally:
             for loop in loops:
                 loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            if self.node is None:
+                with contextlib.suppress(Unavailable):
+                    await db.tx(worker_metrics.store_of_server, metrics)
             await db.close()
 
-    async def prepare(self, engine: Engine) -> None:
-        """Store tasks and pipelines that the program declares. Idempotent."""
-        await set_up_installation(engine, self.settings)
-        await declare_pipelines(engine, self.program.org, self.program.pipelines)
-        await declare(engine, self.program.org, None, declared_tasks(self.program, self.app), [])
-
-    def wake_streams(self) -> None:
-        """Wake the event streams, if any is open. Thread-safe; called for every wake-up."""
-        if self.api is not None and self.api.state.streams and self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.api.state.engine.wake.notify_followers)
+    def receive_wake_up(self, topic: str) -> None:
+        """Wake the event streams, if any is open, and drop cached callers if access changed. Thread-safe; called for
+        every wake-up of the node."""
+        if self.api is None or self.loop is None or self.loop.is_closed():
+            return
+        if self.api.state.streams or topic in ACCESS_TOPICS:
+            self.loop.call_soon_threadsafe(self.api.state.engine.wake.notify_followers, topic)
 
     def stop(self) -> None:
         """Close streams and connections; wait up to 10 s for the thread."""
         if self.server is not None and self.api is not None:
             self.server.should_exit = True
             self.api.state.closing = True
-            self.wake_streams()
+            self.receive_wake_up("anything")
         self.join(timeout=10)
+
+
+async def store_metrics(db: Database, metrics: Metrics) -> None:
+    """Store what a server without a worker counts, again and again: a worker does so with its heartbeat."""
+    while True:
+        await real_sleep(STORE_METRICS_SECONDS)
+        if metrics.current():
+            with contextlib.suppress(Unavailable):
+                await db.tx(worker_metrics.store_of_server, metrics)
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """Return a socket bound to host and port. Raises Unavailable, with the name of the setting to change."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}; choose another with {setting}") from error
+    return sock
+
+
+async def prepare_site(engine: Engine, settings: Settings, program: Rota, app: str | None) -> None:
+    """Store tasks and pipelines that the program declares. Idempotent."""
+    await set_up_installation(engine, settings)
+    await declare_pipelines(engine, program.org, program.pipelines)
+    await declare(engine, program.org, None, declared_tasks(program, app), [])
 
 
 @contextlib.contextmanager
 def listening_socket(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
     """Bind host and port, before anything else starts; yields socket and URL. Raises Unavailable."""
-    sock = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((settings.host, settings.port))
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
-        ) from error
+    sock = bind(settings.host, settings.port, "--port")
     url = f"http://{settings.host}:{sock.getsockname()[1]}"
     try:
         yield sock, url
@@ -161,7 +200,7 @@ def listening_socket(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
 
 
 def announce(settings: Settings, url: str, link: LoginLink | None) -> None:
-    """Print the server's URL and write it to `server.json` of the data directory, where `admin.key` exists by now."""
+    """Print the server's URL and write it to `server.json` of the data directory; name the first key if it is there."""
     note = orjson.dumps({"url": url, "pid": os.getpid()}).decode()
     write_secret(settings.data_dir / "server.json", note)  # written at once: a reader never sees half of it
     print(f"Rota is up at {url} (API docs: {url}/docs)", file=sys.stderr)
@@ -172,4 +211,8 @@ def announce(settings: Settings, url: str, link: LoginLink | None) -> None:
     elif link is not None:  # others may read the file or journal that stderr is written to
         write_secret(settings.data_dir / "login.url", f"{url}/login?token={link.token}\n")
         print(f"dashboard, for the next 15 minutes: the link in {settings.data_dir / 'login.url'}", file=sys.stderr)
-    print(f"data and admin key: {Path(settings.data_dir).absolute()}", file=sys.stderr)
+    directory = Path(settings.data_dir).absolute()
+    if (directory / "admin.key").exists():
+        print(f"data and admin key: {directory}", file=sys.stderr)
+    else:  # another process of the installation started first
+        print(f"data: {directory}; {NO_FIRST_KEY}", file=sys.stderr)

@@ -10,9 +10,10 @@ from functools import partial
 
 import orjson
 
-from rota.app.application import Rota, load_app, load_file
+from rota.app.application import Rota
+from rota.app.programs import load_app, load_file
 from rota.app.secrets import close_memory
-from rota.core.clock import SystemClock, system_time
+from rota.core.clock import SystemClock, stopwatch, system_time
 from rota.core.model import Job
 from rota.core.policy import Billing, Terms, classify
 from rota.db.connection import Database, open_database
@@ -24,9 +25,11 @@ from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Canceled, RunContext, RunLog, Skipped
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.tasks.runner import TaskRunner
-from rota.user_code.processes import ChildAnswer, ChildOrder, dump_failure
+from rota.user_code.child_process import peak_of
+from rota.user_code.processes import HEARTBEAT, ChildAnswer, ChildOrder, dump_failure, dump_suspension, load_objects
 
 LOG_FLUSH_SECONDS = 0.2
+HEARTBEAT_SECONDS = 0.1
 
 
 def main() -> None:
@@ -35,6 +38,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # to the run's log
     os.set_inheritable(order["result_fd"], False)
     answer = asyncio.run(run(order))
+    answer["peak_memory_bytes"] = peak_of("self")
     with os.fdopen(order["result_fd"], "wb") as results:
         results.write(orjson.dumps(answer) + b"\n")
 
@@ -42,7 +46,10 @@ def main() -> None:
 async def run(order: ChildOrder) -> ChildAnswer:
     db = open_database(order["database_url"])
     settings = EngineSettings(
-        artifact_limit=order["artifact_limit"], billing=Billing(order["billing"]), markup=Decimal(order["markup"])
+        artifact_limit=order["artifact_limit"],
+        objects=load_objects(order["objects"]),
+        billing=Billing(order["billing"]),
+        markup=Decimal(order["markup"]),
     )
     try:
         program = program_of(order)
@@ -59,11 +66,20 @@ async def run(order: ChildOrder) -> ChildAnswer:
 
 async def run_task(order: ChildOrder, db: Database, program: Rota, settings: EngineSettings) -> ChildAnswer:
     runner = TaskRunner(program.registry, db, injector=program.injector, threads=1, org=program.org)
-    engine = Engine(db, SystemClock(), Wake(), {"task": runner}, settings)
+    clock = SystemClock()
+    clock.sync(await db.read(workers.measure))  # the due times of its waits are compared with the database's clock
+    engine = Engine(db, clock, Wake(), {"task": runner}, settings)
     program.use(engine)
     ctx = make_context(order, engine)
+    ctx.heartbeat()
     try:
         return {"outcome": await runner.call(ctx, program.registry.get(order["task"]), order["payload"])}
+    except BaseException as error:
+        if ctx.suspension is not None:
+            return {"suspended": dump_suspension(ctx.suspension), "recorded_steps": True}
+        if isinstance(error, Skipped | Canceled) or not ctx.info.recorded_steps:
+            raise
+        return {"failure": dump_failure(getattr(error, "failure", None) or classify(error)), "recorded_steps": True}
     finally:
         await program.injector.process.close()
         for _, _, _, line in ctx.log.take(last=True):
@@ -112,28 +128,47 @@ def make_context(order: ChildOrder, engine: Engine) -> RunContext:
         org_id=order["org_id"],
         kind="graph" if graph else "task",
         target=graph or order["task"],
-        route="",
+        route=order["route"],
         payload=order["payload"],
-        queue="",
+        queue=order["queue"],
         serial_key=None,
         schedule_id=order.get("schedule_id"),
         slot=slot,
         trigger=order["trigger"],
         attempt=order["attempt"] - 1,
         tries=0,
-        crashes=0,
-        rescues=0,
+        crashes=order["crashes"],
+        rescues=order["rescues"],
         fence=order["fence"],
         queued_at=now,
         run_at=now,
-        terms=Terms(grant_id=order.get("grant_id")),
+        terms=Terms(grant_id=order.get("grant_id") or order["job_grant_id"]),
         last_run_id=None,
         trace=order.get("trace"),
+        parent_id=order["parent_id"],
+        waiting=order["waiting"],
+        reserved_at=None,
+        place_key=None,
     )
     log = RunLog(order["run_id"], system_time)
     ctx = RunContext(job, order["run_id"], order["attempt"], order["worker"], log, _engine=engine)
+    ctx.started_at = datetime.fromisoformat(order["started_at"])
     ctx.info.name = order.get("name", job.target)
+    ctx.forward_heartbeat = HeartbeatPipe(order["result_fd"]).send
     return ctx
+
+
+class HeartbeatPipe:
+    """Passes heartbeats to the worker, at most one in HEARTBEAT_SECONDS: a function may call it in a tight loop."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe, self.sent_at = pipe, 0.0
+
+    def send(self) -> None:
+        now = stopwatch()
+        if now - self.sent_at >= HEARTBEAT_SECONDS:
+            self.sent_at = now
+            os.write(self.pipe, HEARTBEAT)  # one write of few bytes: never mixed with another
 
 
 if __name__ == "__main__":

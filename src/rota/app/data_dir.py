@@ -1,7 +1,5 @@
 """Permissions of the data directory: its files hold keys, password hashes and results, for their owner only."""
 
-import contextlib
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from rota.app.settings import Settings
-from rota.db.private_files import make_private_dir
+from rota.db.private_files import make_private_dir, replacing
 
 GROUP_AND_OTHERS = 0o077  # permission bits
 FILE_PATTERNS = ("rota.db*", "rota-own.db*", "admin.key", "server.json*", "login.url", "warehouse")
@@ -20,13 +18,8 @@ log = structlog.get_logger("rota")
 def write_secret(path: Path, text: str) -> None:
     """Write a file with mode 0600, atomically; replaces an existing file or link, which is not followed."""
     make_private_dir(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()  # left by a crashed process with the same pid
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # independent of the umask
-        file.write(text)
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def close_to_others(settings: Settings) -> None:

@@ -12,11 +12,13 @@ from rota.app.data_dir import is_shared, open_to_others
 from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.clock import system_time
-from rota.core.errors import RotaError
+from rota.core.errors import ObjectStoreUnavailable, RotaError
 from rota.db import paging, schema
+from rota.db.blocking import sqlite_path
 from rota.db.connection import Database, open_database
 from rota.db.dialect import Tx
 from rota.engine import serial_keys, workers
+from rota.engine.object_store import ObjectStore
 from rota.kinds.workflows.store import upkeep
 from rota.reports import diagnostics, installation
 
@@ -41,7 +43,7 @@ async def gather(settings: Settings) -> list[Finding]:
     if path is not None and not path.exists():
         return [Finding("database", "wrong", f"{path} does not exist; `rota up` or `rota migrate` creates it")]
     db = open_database(settings.database_url, pool=2)
-    findings: list[Finding] = [modes_finding(settings), tls_finding(settings)]
+    findings: list[Finding] = [modes_finding(settings), tls_finding(settings), await artifacts_finding(settings)]
     try:
         async for finding in check_database(db, path):
             findings.append(finding)
@@ -123,6 +125,18 @@ def tls_finding(settings: Settings) -> Finding:
     return Finding("tls", "ok", "the server listens on loopback, or its public URL is https")
 
 
+async def artifacts_finding(settings: Settings) -> Finding:
+    objects = settings.object_store_settings()
+    if objects is None:
+        return Finding("artifacts", "ok", "in the database")
+    try:
+        await ObjectStore(objects).check()
+    except ObjectStoreUnavailable as error:
+        return Finding("artifacts", "wrong", error.message)
+    limit = f"above {settings.artifacts_inline_kb} KB"
+    return Finding("artifacts", "ok", f"{limit} in {objects.url}, where a small object was written, read and deleted")
+
+
 def sqlite_finding(version: str) -> Finding:
     """https://sqlite.org/wal.html, section 11: the WAL-reset bug."""
     number = tuple(int(part) for part in version.split(".")[:3])
@@ -147,7 +161,3 @@ def drive_finding(path: Path, mounts: Path) -> Finding:
     if NETWORK_FILESYSTEMS.search(filesystem):
         return Finding("drive", "wrong", f"{path} is on a network filesystem ({filesystem}); move it to a local one")
     return Finding("drive", "ok", f"the database file is on a local filesystem ({filesystem})")
-
-
-def sqlite_path(url: str) -> Path | None:
-    return Path(url.removeprefix("sqlite:///")).absolute() if url.startswith("sqlite:///") else None

@@ -3,11 +3,16 @@
 import contextlib
 import logging
 import sys
-from typing import TextIO, cast
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, TextIO, cast
 
 import structlog
 
 from rota.app.settings import Settings
+from rota.engine.run_end_log import ids_of
+from rota.engine.runner import current_log
+
+Processor = Callable[[object, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 
 
 class LossyStream:
@@ -35,8 +40,24 @@ class LossyStream:
         return getattr(self._stream, name)
 
 
+def add_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the ids of the run that a line is about: those of `ids`, or of the run in whose code it was logged."""
+    ids = event.pop("ids", None)
+    if ids is None and (run_log := current_log.get()) is not None:
+        ids = {"run": run_log.run_id} | ({} if run_log.job is None else ids_of(run_log.job))
+    for name, value in (ids or {}).items():
+        event.setdefault(name, value)
+    return event
+
+
+def drop_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Leave out ids that only programs need."""
+    event.pop("ids", None)
+    return event
+
+
 def configure_logs(settings: Settings) -> None:
-    """Log to stderr; replaces `sys.stderr` so that no write to it raises."""
+    """Log to stderr; replaces `sys.stderr` so that no write to it raises. Sends errors to Sentry, if that is set."""
     level = getattr(logging, settings.log_level.upper())
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     stderr = sys.stderr if isinstance(sys.stderr, LossyStream) else LossyStream(sys.stderr)
@@ -48,7 +69,18 @@ def configure_logs(settings: Settings) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *reporters(settings),
+            add_ids if settings.log_format == "json" else drop_ids,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer() if settings.log_format == "json" else console,
         ],
     )
+
+
+def reporters(settings: Settings) -> Sequence[Processor]:
+    """Return the processor that sends failed runs and internal errors to Sentry, if `ROTA_SENTRY_DSN` is set."""
+    if not settings.sentry_dsn:
+        return ()
+    from rota.app.sentry import SentryReporter  # imported here: an extra that few installations use
+
+    return (SentryReporter(settings.sentry_dsn),)

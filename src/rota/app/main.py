@@ -1,14 +1,20 @@
 """Process types: `up` runs everything in one, `server` API and dashboard, `worker` scheduler and worker."""
 
 import asyncio
+import contextlib
 import os
+import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rota.access.store import accounts
-from rota.app.api_thread import ApiThread, announce, listening_socket
+from rota.app import sentry
+from rota.app.api_thread import ApiThread, announce, bind, listening_socket
+from rota.app.application import Rota
 from rota.app.data_dir import close_to_others
 from rota.app.logs import configure_logs
 from rota.app.node import DATABASE_START_SECONDS, Node
+from rota.app.otel import set_up_exporters
 from rota.app.programs import load_program
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown, run_until_signal, supervise_processes
@@ -17,27 +23,45 @@ from rota.core.errors import Refused, Unavailable
 from rota.db import schema
 from rota.db.connection import open_database
 from rota.db.retry import retry_until_available
-from rota.engine import tracing
+from rota.engine import otel_metrics, tracing
+from rota.engine.artifact_contents import check_store
+from rota.engine.object_store import ObjectStore
 from rota.user_code import processes
 
+if TYPE_CHECKING:
+    from rota.app.metrics_endpoint import MetricsEndpoint
 
-def up(settings: Settings, app: str | None) -> None:
-    """Run everything in one process: migrate, then API, dashboard, scheduler and worker."""
+
+def up(
+    settings: Settings,
+    app: str | None,
+    started: Callable[[], None] = lambda: None,
+    stopped: Callable[[], None] = lambda: None,
+) -> None:
+    """Run everything in one process: migrate, then API, dashboard, scheduler and worker. Calls `started` when the
+    URL has been printed, `stopped` before the process exits."""
     configure_logs(settings)
     check_users(settings)
     asyncio.run(retry_until_available(lambda: asyncio.to_thread(migrate, settings), DATABASE_START_SECONDS))
     asyncio.run(check_exposure(settings))
-    program = load_program(app)
+    asyncio.run(check_object_store(settings))
+    program = load(app)
     node = Node(settings, program, app)
     with listening_socket(settings) as (sock, url):
         api = ApiThread(settings, program, app, sock, node)
         api.start()
         api.ready.wait()
-        node.on_prepared = lambda: announce(settings, url, api.link)
+
+        def prepared() -> None:
+            announce(settings, url, api.link)
+            started()
+
+        node.on_prepared = prepared
         try:
             run_until_signal(node.run)
         finally:
             api.stop()
+    stopped()
     exit_process()
 
 
@@ -45,9 +69,10 @@ def server(settings: Settings, app: str | None) -> None:
     """Run API and dashboard, without scheduler and worker."""
     configure_logs(settings)
     close_to_others(settings)
-    program = load_program(app)
+    program = load(app)
     asyncio.run(check_schema(settings))
     asyncio.run(check_exposure(settings))
+    asyncio.run(check_object_store(settings))
     with listening_socket(settings) as (sock, url):
         api = ApiThread(settings, program, app, sock, None)
         api.start()
@@ -64,13 +89,39 @@ def worker(settings: Settings, app: str | None) -> None:
     configure_logs(settings)
     check_users(settings)
     close_to_others(settings)
-    asyncio.run(check_schema(settings))
-    if settings.processes > 1:
-        supervise_processes(settings.processes, settings.secrets())
-        return
-    program = load_program(app)
-    run_until_signal(Node(settings, program, app).run)
+    ports = [] if settings.metrics_port is None else [settings.metrics_port + n for n in range(settings.processes)]
+    with contextlib.ExitStack() as sockets:  # bound before anything starts: a taken port is an error at once
+        bound = [sockets.enter_context(bind(settings.metrics_host, port, "ROTA_METRICS_PORT")) for port in ports]
+        asyncio.run(check_schema(settings))
+        asyncio.run(check_object_store(settings))
+        if settings.processes > 1:
+            sockets.close()  # each process binds its own
+            ends = settings.exit_when_idle is not None
+            supervise_processes(settings.processes, settings.secrets(), metrics_ports=ports, may_end=ends)
+            return
+        node = Node(settings, load(app), app)
+        node.exit_when_idle = settings.exit_when_idle
+        endpoint = None if not bound else start_endpoint(node, bound[0])
+        run_until_signal(node.run)
+        if endpoint is not None:
+            endpoint.stop()
     exit_process()
+
+
+def start_endpoint(node: Node, sock: socket.socket) -> "MetricsEndpoint":
+    """Serve metrics and health of the node on a bound socket."""
+    from rota.app.metrics_endpoint import MetricsEndpoint  # imported here: a worker without the port needs none of it
+
+    endpoint = MetricsEndpoint(node, sock)
+    endpoint.start()
+    return endpoint
+
+
+def load(app: str | None) -> Rota:
+    """Load the program, then export what it does not export itself to the OTLP endpoint of the environment."""
+    program = load_program(app)
+    set_up_exporters()
+    return program
 
 
 def check_users(settings: Settings) -> None:
@@ -114,11 +165,25 @@ async def check_exposure(settings: Settings) -> None:
         await db.close()
 
 
+async def check_object_store(settings: Settings) -> None:
+    """Raise ObjectStoreUnavailable if the object store of artifacts cannot be used; see `check_store`."""
+    if (objects := settings.object_store_settings()) is None:
+        return
+    db = open_database(settings.database_url)
+    try:
+        await check_store(ObjectStore(objects), db)
+    finally:
+        await db.close()
+
+
 async def wait_for_drain(shutdown: Shutdown) -> None:
     await shutdown.drain.wait()
 
 
 def exit_process() -> None:
-    """Flush traces and exit at once: a task's thread that never ends must not keep the process alive."""
+    """Flush traces, metrics and reports, and exit at once: a task's thread that never ends must not keep the process
+    alive."""
+    otel_metrics.flush()
     tracing.flush()
+    sentry.flush()
     os._exit(0)

@@ -3,12 +3,15 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.frame.http.contract import problem
+
+if TYPE_CHECKING:
+    from rota.app.site import MountedSite
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -18,14 +21,15 @@ NOT_STARTED = (
 )
 
 
-def mounted_lifespan(service: FastAPI, lifespan: Lifespan | None = None) -> Lifespan:
-    """Return a lifespan for the application that `service` is mounted in: it starts and stops the service, and runs
-    the application's own `lifespan` inside."""
+def mounted_lifespan(service: "FastAPI | MountedSite", lifespan: Lifespan | None = None) -> Lifespan:
+    """Return a lifespan for the application that `service`, of a ServiceBuilder or `app.asgi()`, is mounted in: it
+    starts and stops the service, and runs the application's own `lifespan` inside."""
+    own = service.router.lifespan_context if isinstance(service, FastAPI) else service.lifespan
 
     @contextlib.asynccontextmanager
     async def run(app: Any) -> AsyncIterator[Any]:
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(service.router.lifespan_context(service))
+            await stack.enter_async_context(own(service))
             yield None if lifespan is None else await stack.enter_async_context(lifespan(app))
 
     return run

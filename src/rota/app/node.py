@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rota.access.store import accounts
-from rota.app.application import Rota, make_engine
+from rota.app.application import Rota
+from rota.app.assembly import make_engine
 from rota.app.data_dir import write_secret
+from rota.app.idle import drain_when_idle
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.core.clock import SystemClock, real_sleep
@@ -24,19 +26,21 @@ from rota.engine import orgs, warmup, workers
 from rota.engine.commands import Engine
 from rota.engine.maintenance import Maintenance
 from rota.engine.metrics import Metrics
-from rota.engine.runner import capture_output
+from rota.engine.runner import Closes, capture_output
 from rota.engine.scheduler import Scheduler
 from rota.engine.supervision import start_supervised
 from rota.engine.worker import Worker
 from rota.engine.worker.active_run import ActiveRuns
 from rota.engine.worker.worker import LAST_WRITE_SECONDS
+from rota.kinds.alarms.evaluation import Evaluation
+from rota.kinds.alarms.manager import declare_alarms
 from rota.kinds.graphs.runner import GraphRunner
 from rota.kinds.pipelines.manager import declare as declare_pipelines
 from rota.kinds.tasks.declare import declare
+from rota.kinds.tasks.executors.executors import Executors
 from rota.kinds.tasks.manager import TaskManager
 from rota.kinds.tasks.registry import task_rows
 from rota.kinds.workflows.manager import deploy_all
-from rota.kinds.workflows.runner import WorkflowRunner
 
 if TYPE_CHECKING:
     from rota.kinds.graphs.remote import Remote
@@ -61,11 +65,12 @@ class Node:
         self.scheduler: Scheduler | None = None
         self.worker: Worker | None = None
         self.stopping = False
+        self.exit_when_idle: timedelta | None = None  # set for worker processes
         self.active_runs: ActiveRuns = {}  # by job, of all workers that this process has had
         self.closing: list[asyncio.Task[None]] = []  # workers that lost their lease and still record results
         self.metrics = Metrics()
         self.on_prepared: Callable[[], None] = lambda: None  # called when the program's declarations are stored
-        self.on_wake_up: Callable[[], None] = lambda: None  # notifies the API of this process of a change
+        self.on_wake_up: Callable[[str], None] = lambda _: None  # notifies the API of this process of a change
 
     def problems(self) -> Mapping[str, str]:
         """Return why this process does not fire or run anything, by code; see `rota.app.health`."""
@@ -84,7 +89,7 @@ class Node:
     async def run(self, shutdown: Shutdown) -> None:
         """Store the program's declarations, then fire and run until `shutdown.drain` is set."""
         capture_output()
-        self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda _: self.on_wake_up())
+        self.loop, self.wake = asyncio.get_running_loop(), Wake(lambda topic: self.on_wake_up(topic))
         db = open_database(self.settings.database_url)
         engine = make_engine(self.settings, self.program, self.app, db, self.clock, self.wake, self.metrics)
         self.program.use(engine)
@@ -101,12 +106,14 @@ class Node:
         if (remote := graph_endpoint(engine)) is not None:
             with contextlib.suppress(TimeoutError):  # it may come up later
                 await asyncio.wait_for(remote.learn(), GRAPH_LIST_TIMEOUT_SECONDS)
+        Executors(self.settings.executor_settings()).check(self.program.registry.executors())
         await declare_pipelines(engine, self.program.org, self.program.pipelines)
         program, rows = self.program, declared_tasks(self.program, self.app)
         await declare(engine, program.org, self.app, rows, program.schedules, program.schedule_places)
         if self.app is not None:
             await TaskManager(engine, await program_org_id(engine, self.program)).disable_orphans(Path(self.app).stem)
         await deploy_all(engine, self.program.org, self.app, self.program.workflows)
+        await declare_alarms(engine, self.program.org, self.app and Path(self.app).stem, self.program.alarms)
 
     async def work(self, engine: Engine, shutdown: Shutdown) -> None:
         """Fire and run what is due until `shutdown.drain` is set; restarts a worker that loses its lease."""
@@ -115,9 +122,12 @@ class Node:
             start_supervised("wake-ups", lambda: engine.wake.listen(engine.db)),
             start_supervised("scheduler", scheduler.run),
             start_supervised("warm-up", lambda: self.warm_up(engine)),
+            start_supervised("alarms", Evaluation(engine, self.settings.alarm_settings()).run),
         ]
+        if (idle_limit := self.exit_when_idle) is not None:
+            loops.append(start_supervised("idle", lambda: drain_when_idle(self, idle_limit, shutdown)))
         if (remote := graph_endpoint(engine)) is not None:
-            loops.append(start_supervised("graph endpoint", lambda: self.refresh_graphs(engine, remote)))
+            loops.append(start_supervised("graph endpoint", lambda: self.refresh_graphs(remote)))
         try:
             while not shutdown.drain.is_set():
                 await self.run_worker(engine, scheduler, shutdown)
@@ -128,8 +138,9 @@ class Node:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self.program.injector.process.close()
-            if isinstance(workflows := engine.runners[WorkflowRunner.kind], WorkflowRunner):
-                await workflows.close()
+            for runner in engine.runners.values():
+                if isinstance(runner, Closes):
+                    await runner.close()
 
     async def warm_up(self, engine: Engine) -> None:
         """Prepare the hot statements as soon as the worker has free places: waiting jobs start first."""
@@ -147,13 +158,13 @@ class Node:
         gc.collect()
         gc.freeze()  # long-lived objects: a full collection would scan them all and delay slots
 
-    async def refresh_graphs(self, engine: Engine, remote: "Remote") -> None:
+    async def refresh_graphs(self, remote: "Remote") -> None:
         """Poll the graph endpoint for its graphs, and announce those that this worker can run."""
         while True:
             await real_sleep(GRAPH_LIST_SECONDS)
             if await remote.learn() and self.worker is not None:
                 with contextlib.suppress(Unavailable):
-                    await engine.db.tx(workers.set_routes, self.worker.id, self.worker.registration.routes)
+                    await self.worker.registration.announce()
 
     async def run_worker(self, engine: Engine, scheduler: Scheduler, shutdown: Shutdown) -> None:
         """Run a worker until `shutdown.drain` is set or it loses its lease; the caller then starts a new one."""

@@ -14,8 +14,15 @@ from pathlib import Path
 
 from rota.core.errors import Invalid
 
-VARIABLES = ("ROTA_DATABASE_URL", "ROTA_SERVICE_TOKEN", "ROTA_KEY", "ROTA_PASSWORD")
-FILE_SETTINGS = ("database_url", "service_token")  # may be read from the file that ROTA_…_FILE names
+VARIABLES = (
+    *("ROTA_DATABASE_URL", "ROTA_SERVICE_TOKEN", "ROTA_OIDC_CLIENT_SECRET", "ROTA_SENTRY_DSN"),
+    *("ROTA_REPORTS_URL", "ROTA_PIPELINES_URL", "ROTA_SMTP_URL", "ROTA_HEARTBEAT_URL", "ROTA_KEY", "ROTA_PASSWORD"),
+)
+# may be read from the file that ROTA_…_FILE names
+FILE_SETTINGS = (
+    *("database_url", "service_token", "oidc_client_secret", "sentry_dsn", "smtp_url", "heartbeat_url"),
+    *("reports_url", "pipelines_url"),
+)
 PR_SET_DUMPABLE = 4
 
 

@@ -20,9 +20,11 @@ from rota.app.api import runs as run_routes
 from rota.app.api import schedules as schedule_routes
 from rota.app.api import system as system_routes
 from rota.app.api.streams import router as streams
-from rota.app.application import Rota, make_engine
+from rota.app.application import Rota
+from rota.app.assembly import make_engine
 from rota.app.mounting import StartedGuard
 from rota.app.node import Node, declared_tasks, set_up_installation, sync_clock
+from rota.app.reports_replica import followed, open_replica
 from rota.app.settings import Settings
 from rota.app.signals import Shutdown
 from rota.db.connection import open_database
@@ -164,6 +166,8 @@ class ServiceBuilder:
         db, clock = open_database(settings.database_url), node.clock
         engine = make_engine(settings, self.program, None, db, clock, Wake(), node.metrics)
 
+        replica = open_replica(settings, db, node.metrics)
+
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             capture_output()
@@ -188,7 +192,7 @@ class ServiceBuilder:
                     await call_hook(hook, app)
                 if self.validate_tasks:
                     await validate_and_disable_orphaned_tasks(app)
-                async with running_worker(app, node, engine):
+                async with followed(replica), running_worker(app, node, engine):
                     yield
                 for hook in self.shutdown_hooks:
                     await call_hook(hook, app)
@@ -202,6 +206,7 @@ class ServiceBuilder:
             db,
             routers=self.routers,
             loops=node.problems,
+            replica=replica,
             title=self.info.display_name,
             lifespan=lifespan,
             guarded_hosts=settings.guarded_hosts(not self.auth),

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -47,8 +47,12 @@ def run_until_signal(main: Callable[[Shutdown], Coroutine[object, None, None]]) 
         runner.run(run_with_signals())
 
 
-def supervise_processes(count: int, secrets: Mapping[str, str]) -> None:
-    """Start `count` worker processes with this command line, restart those that die, forward stop signals."""
+def supervise_processes(
+    count: int, secrets: Mapping[str, str], metrics_ports: Sequence[int] = (), may_end: bool = False
+) -> None:
+    """Start `count` worker processes with this command line, restart those that die, forward stop signals. Each has one
+    of the `metrics_ports`, if there are any. With `may_end`, one that exits with code 0 is not restarted; returns when
+    all have ended."""
     command = [
         sys.executable,
         "-P",
@@ -65,7 +69,8 @@ def supervise_processes(count: int, secrets: Mapping[str, str]) -> None:
                 await event.wait()
                 child.send_signal(signal.SIGTERM)
 
-        async def keep_running() -> None:
+        async def keep_running(number: int) -> None:
+            own_port = {"ROTA_METRICS_PORT": str(metrics_ports[number])} if metrics_ports else {}
             while not shutdown.drain.is_set():
                 with secret_pipes(secrets) as (variables, descriptors):
                     child = await asyncio.create_subprocess_exec(
@@ -73,15 +78,17 @@ def supervise_processes(count: int, secrets: Mapping[str, str]) -> None:
                         preexec_fn=die_with_parent,
                         start_new_session=True,
                         pass_fds=descriptors,
-                        env={**os.environ, **variables},
+                        env={**os.environ, **variables, **own_port},
                     )
                 forwarding = asyncio.ensure_future(forward_signals(child))
                 await child.wait()
                 forwarding.cancel()
+                if may_end and child.returncode == 0:
+                    return
                 if not shutdown.drain.is_set():
                     log.error("worker process died; restarting it", code=child.returncode)
                     await real_sleep(1)
 
-        await asyncio.gather(*(keep_running() for _ in range(count)))
+        await asyncio.gather(*(keep_running(number) for number in range(count)))
 
     run_until_signal(supervise)

@@ -14,15 +14,16 @@ from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
 from rota.db import tables
 from rota.db.dialect import Tx
-from rota.db.statement import insert_new, insert_rows
+from rota.db.statement import Statement, insert_rows
 from rota.db.tables import charge_receipts, credit_ledger, virtual_keys
 from rota.engine import billing_accounts, grants
 from rota.engine.billing_accounts import MAX_CREDITS, BillingAccount
+from rota.engine.statements import GRANT
 
 CREDITS_PER_USD = 10_000_000
 CHARGE = "charge"  # reason of ledger entries for runs
 
-b, v, e, g = tables.billing_accounts.c, virtual_keys.c, credit_ledger.c, tables.grants.c
+b, v, e = tables.billing_accounts.c, virtual_keys.c, credit_ledger.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,6 @@ def close(tx: Tx, org_id: str, account_id: str, now: datetime | None) -> str:
     return account_id
 
 
-def default_key(tx: Tx, account_id: str) -> str:
-    """Return the default virtual key of an account, under which it is charged."""
-    return str(tx.execute(select(v.id).where(v.billing_account_id == account_id, v.is_default)).scalar_one())
-
-
 def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, reference: str, now: datetime) -> list[str]:
     """Add credits to an account; returns the id of the ledger entry. Idempotent by `reference`: a repeat returns no id.
     Raises Conflict if the reference was used with another amount or reason."""
@@ -100,7 +96,7 @@ def credit(tx: Tx, org_id: str, account_id: str, amount: int, reason: str, refer
         raise Invalid(
             "amount_credits", amount, f"would bring the balance, {account.balance_credits}, above {MAX_CREDITS}"
         )
-    return [add_ledger_entry(tx, account, amount, reason, reference, None, now)]
+    return [add_ledger_entry(tx, account, amount, reason, reference, now)]
 
 
 def lock_account(tx: Tx, account_id: str) -> BillingAccount:
@@ -109,16 +105,13 @@ def lock_account(tx: Tx, account_id: str) -> BillingAccount:
     return BillingAccount(**row._asdict())
 
 
-def add_ledger_entry(
-    tx: Tx, account: BillingAccount, amount: int, reason: str, reference: str, key: str | None, now: datetime
-) -> str:
+def add_ledger_entry(tx: Tx, account: BillingAccount, amount: int, reason: str, reference: str, now: datetime) -> str:
     """Change the balance of a locked account and append a ledger entry; returns its id."""
     after = account.balance_credits + amount
     tx.execute(update(tables.billing_accounts).where(b.id == account.id).values(balance_credits=after))
     row = {
         "id": new_id(),
         "billing_account_id": account.id,
-        "virtual_key_id": key,
         "amount": amount,
         "balance_after": after,
         "reason": reason,
@@ -182,18 +175,79 @@ def lock_account_of_key(tx: Tx, org_id: str, key_id: str) -> VirtualKey:
 
 # charges
 
+RECEIPT = [column.name for column in charge_receipts.c if column.name != "virtual_key_id"]
+INSERT_RECEIPT = f"""
+    INSERT INTO charge_receipts ({", ".join(RECEIPT)}, virtual_key_id)
+    SELECT {", ".join(f"batch.{name}" for name in RECEIPT)},
+           (SELECT virtual_keys.id FROM virtual_keys
+            WHERE virtual_keys.billing_account_id = batch.billing_account_id AND virtual_keys.is_default)
+    FROM batch WHERE batch.id IS NOT NULL
+    ON CONFLICT DO NOTHING"""
+REDUCE_BALANCE = """
+    UPDATE billing_accounts SET balance_credits = billing_accounts.balance_credits - batch.charged_credits
+    FROM batch WHERE billing_accounts.id = batch.billing_account_id AND """
+INSERT_ENTRY = """
+    INSERT INTO credit_ledger
+        (id, billing_account_id, virtual_key_id, amount, balance_after, reason, reference, created_at)
+    SELECT batch.entry_id, batch.billing_account_id, receipt.virtual_key_id, -batch.charged_credits,
+           account.balance_credits, 'charge', batch.reference, batch.created_at"""
+SPEND_BUDGET = """
+    UPDATE grants SET
+        spent_on_day = CASE WHEN grants.spent_day = batch.today THEN grants.spent_on_day ELSE 0 END
+                       + batch.charged_credits,
+        spent_total = grants.spent_total + batch.charged_credits,
+        spent_day = batch.today
+    FROM batch WHERE grants.id = batch.grant_id AND """
+IS_NEW = "EXISTS (SELECT 1 FROM charge_receipts WHERE charge_receipts.id = batch.id)"
+READ_BUDGET = "SELECT {returns} FROM batch JOIN grants ON grants.id = batch.grant_id"
+
+LOCK_ACCOUNT = Statement(
+    """Lock an account until the transaction ends.""",
+    "SELECT id FROM billing_accounts WHERE id = :account_id FOR UPDATE",
+    "SELECT id FROM billing_accounts WHERE id = :account_id",
+)
+
+CHARGE_UNIT = Statement(
+    """Insert the receipt of one unit under the default key and, if it is new, reduce the balance of its account, append
+    the ledger entry and add to what the grant has spent; returns the grant.""",
+    f"""
+    WITH receipt AS ({INSERT_RECEIPT} RETURNING virtual_key_id),
+         account AS ({REDUCE_BALANCE} EXISTS (SELECT 1 FROM receipt) RETURNING billing_accounts.balance_credits),
+         entry AS ({INSERT_ENTRY} FROM batch CROSS JOIN receipt CROSS JOIN account),
+         spent AS ({SPEND_BUDGET} EXISTS (SELECT 1 FROM receipt) RETURNING {{returns}})
+    SELECT * FROM spent
+    UNION ALL
+    {READ_BUDGET} WHERE NOT EXISTS (SELECT 1 FROM spent)
+    """,
+    (
+        INSERT_RECEIPT,
+        REDUCE_BALANCE + IS_NEW,
+        f"""{INSERT_ENTRY}
+    FROM batch JOIN charge_receipts AS receipt ON receipt.id = batch.id
+    JOIN billing_accounts AS account ON account.id = batch.billing_account_id""",
+        SPEND_BUDGET + IS_NEW,
+        READ_BUDGET,
+    ),
+    batch={
+        **{name: charge_receipts.c[name] for name in RECEIPT},
+        "entry_id": credit_ledger.c.id,
+        "reference": credit_ledger.c.reference,
+        "today": tables.grants.c.spent_day,
+    },
+    returns=GRANT,
+)
+
 
 def charge(tx: Tx, work: Charge, usage: Usage, markup: Decimal, now: datetime) -> str | None:
     """Charge a unit of work, idempotently and regardless of the balance: the work is done. Returns which budget of the
     grant is used up: `per_day`, `total`, or None."""
-    # lock the account first: concurrent charges are serialised, and no update of the balance is lost
-    account = lock_account(tx, work.account_id)
-    reference, price = work.reference(usage.unit), credits_for(usage.cost_usd, markup)
+    # the account is locked first: concurrent charges are serialised, and the ids of entries rise with them
+    LOCK_ACCOUNT.run(tx, account_id=work.account_id)
+    reference = work.reference(usage.unit)
     receipt = {
         "id": new_id(),
         "org_id": work.org_id,
-        "billing_account_id": account.id,
-        "virtual_key_id": default_key(tx, account.id),
+        "billing_account_id": work.account_id,
         "grant_id": work.grant_id,
         "schedule_id": work.schedule_id,
         "target": work.target,
@@ -203,27 +257,16 @@ def charge(tx: Tx, work: Charge, usage: Usage, markup: Decimal, now: datetime) -
         "model": usage.model,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
-        "charged_credits": price,
+        "charged_credits": credits_for(usage.cost_usd, markup),
         "cost_usd": str(usage.cost_usd),
         "source_system": work.source_system,
         "source_reference": reference,
         "created_at": now,
     }
-    if insert_new(tx, charge_receipts, [receipt], ("id",)):
-        add_ledger_entry(
-            tx, account, -price, CHARGE, f"{work.source_system}:{reference}", str(receipt["virtual_key_id"]), now
-        )
-        if work.grant_id is not None:
-            spend(tx, work.grant_id, price, now)
-    return None if work.grant_id is None else grants.used_up(tx, work.grant_id, now)
-
-
-def spend(tx: Tx, grant_id: str, price: int, now: datetime) -> None:
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    grant = tx.execute(select(tables.grants).where(g.id == grant_id).with_for_update()).one()
-    before = grant.spent_on_day if grant.spent_day == today else 0
-    values = {"spent_day": today, "spent_on_day": before + price, "spent_total": grant.spent_total + price}
-    tx.execute(update(tables.grants).where(g.id == grant_id).values(values))
+    entry = {"entry_id": new_id(), "reference": f"{work.source_system}:{reference}", "today": grants.day_of(now)}
+    row = {**receipt, **entry}
+    charged = CHARGE_UNIT.run(tx, [[row[name] for name in CHARGE_UNIT.batch]])
+    return grants.grant_of(charged[0]).used_up(now) if charged else None
 
 
 def used_by(tx: Tx, org_id: str, run_id: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from rota.billing import reports
 from rota.engine import grants
 from rota.frame.http.auth import Role
+from rota.frame.http.reports import reports_of
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 from rota.reports import schedules as schedule_reports
@@ -24,7 +25,7 @@ CHART_LEDGER_ENTRIES = 100
 @router.get("/grants")
 async def list_grants(request: Request, caller: Viewer) -> Response:
     """Show grants, those that lapse soon, and the caller's account; for admins also the usage of the org."""
-    engine, db = engine_of(request), engine_of(request).db
+    engine, db = engine_of(request), reports_of(request, caller)
     now, query = engine.clock.now(), query_values(request, "cursor")
     items, cursor = await db.read(reports.list_grants, caller.org_id, cursor=query["cursor"])
     may_read = caller.reads("billing")

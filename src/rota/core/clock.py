@@ -145,6 +145,11 @@ def stopwatch() -> float:
     return time.monotonic()
 
 
+def thread_cpu_seconds() -> float:
+    """Return the CPU time that the current thread has used, user and system."""
+    return time.thread_time()
+
+
 async def real_sleep(seconds: float) -> None:
     """Sleep in real time, whatever clock the engine has: backoff after a lost connection, grace of processes."""
     await asyncio.sleep(seconds)

@@ -1,30 +1,37 @@
 """Error classes. Each has a stable `code` that the API, the CLI and the recorded runs share.
 
 RotaError
-├── Invalid            a value in a request is wrong; names the field, the value and the remedy
-│   ├── InvalidMany    several wrong values
-│   └── TooMuchEffort  the request needs more computing than one request may use
-├── NotFound           the resource does not exist, or belongs to another org
-├── Conflict           the state of the resource does not allow the operation
-│   ├── StaleRevision  the resource changed since it was read
-│   ├── SessionOver    an agent's session has ended; it must register again
-│   └── KeyInUse       the first request with this idempotency key still runs
-├── KeyMismatch        this idempotency key was used with another request
-├── NotRunnable        a task cannot be executed now: unknown, disabled, or without its function
-├── Refused            the caller is not allowed to do this
-├── Unavailable        the database is out of reach or its schema is old; try again, or migrate
-│   └── DatabaseMisconfigured  missing database, refused login, wrong file: an operator must act
-├── DataRefused        the database refused a row: a constraint, or a value that it cannot store
-├── LeaseLost          a worker wrote to a job whose lease it no longer owns
-└── WorkError          raised by user code to choose the failure class
-    ├── TransientError    network error, rate limit: retry later
-    ├── LogicError        a bug or wrong input: retrying does not help
-    ├── AuthError         credentials are missing or expired: a person must act
-    └── PermissionDenied  not allowed: a person must act
+├── Invalid
+│   ├── InvalidMany
+│   └── TooMuchEffort
+├── NotFound
+├── Conflict
+│   ├── StaleRevision
+│   ├── SessionOver
+│   └── KeyInUse
+├── KeyMismatch
+├── NotRunnable
+├── Refused
+├── Unavailable
+│   └── DatabaseMisconfigured
+├── DataRefused
+├── BrokenStatement
+├── DamagedFile
+├── LeaseLost
+└── WorkError
+    ├── TransientError
+    │   ├── RetryAfter
+    │   └── ObjectStoreUnavailable
+    │       └── ObjectStoreMisconfigured
+    ├── LogicError
+    │   └── GiveUp
+    ├── AuthError
+    └── PermissionDenied
 """
 
 from collections.abc import Iterable, Sequence
 
+MAX_RETRY_AFTER_SECONDS = 366 * 86_400
 MAX_NAMED_ERRORS = 20  # further wrong values are only counted
 
 
@@ -81,38 +88,56 @@ def together(wrong: Sequence[Invalid]) -> Invalid:
 
 
 class NotFound(RotaError):
+    """The resource does not exist, or belongs to another org."""
+
     code = "not_found"
 
 
 class Conflict(RotaError):
+    """The state of the resource does not allow the operation."""
+
     code = "conflict"
 
 
 class StaleRevision(Conflict):
+    """The resource changed since it was read."""
+
     code = "stale_revision"
 
 
 class SessionOver(Conflict):
+    """An agent's session has ended; it must register again."""
+
     code = "session_over"
 
 
 class KeyInUse(Conflict):
+    """The first request with this idempotency key still runs."""
+
     code = "idempotency_in_progress"
 
 
 class KeyMismatch(RotaError):
+    """This idempotency key was used with another request."""
+
     code = "idempotency_mismatch"
 
 
 class NotRunnable(RotaError, ValueError):
+    """A task cannot be executed now: unknown, disabled, or without its function."""
+
     code = "not_runnable"
 
 
 class Refused(RotaError):
+    """The caller is not allowed to do this."""
+
     code = "refused"
 
 
 class Unavailable(RotaError):
+    """The database is out of reach or its schema is old; try again, or migrate."""
+
     code = "unavailable"
 
 
@@ -121,10 +146,26 @@ class DatabaseMisconfigured(Unavailable):
 
 
 class DataRefused(RotaError):
+    """The database refused a row: a constraint, or a value that it cannot store."""
+
     code = "data_refused"
 
 
+class BrokenStatement(RotaError):
+    """The database cannot run a statement of Rota: a bug, or tables that were changed by hand."""
+
+    code = "internal"
+
+
+class DamagedFile(RotaError):
+    """A backup is cut short or was changed."""
+
+    code = "damaged_file"
+
+
 class LeaseLost(RotaError):
+    """A worker wrote to a job whose lease it no longer owns."""
+
     code = "lease_lost"
 
 
@@ -138,18 +179,54 @@ class WorkError(RotaError):
 
 
 class TransientError(WorkError):
+    """Network error, rate limit: retry later."""
+
     code = "transient"
 
 
+class RetryAfter(TransientError):
+    """Start the next attempt after `seconds`, instead of the backoff of the retry policy. It counts as a retry. Raises
+    Invalid for a delay that is no number from 0 to MAX_RETRY_AFTER_SECONDS."""
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        is_number = type(seconds) in (int, float)
+        if not is_number or not 0 <= seconds <= MAX_RETRY_AFTER_SECONDS:
+            raise Invalid("seconds", seconds, f"is not a number from 0 to {MAX_RETRY_AFTER_SECONDS}")
+        super().__init__(message or f"asked for another attempt after {seconds:g} s")
+        self.seconds = seconds
+
+
+class ObjectStoreUnavailable(TransientError):
+    """The object store of artifacts does not answer, or not as it must; a run is retried."""
+
+    code = "object_store_unavailable"
+
+
+class ObjectStoreMisconfigured(ObjectStoreUnavailable):
+    """The object store refuses this installation: an operator must act."""
+
+
 class LogicError(WorkError):
+    """A bug or wrong input: retrying does not help."""
+
     code = "logic"
 
 
+class GiveUp(LogicError):
+    """Fail the job: no further attempt, whatever its retry policy says."""
+
+    code = "gave_up"
+
+
 class AuthError(WorkError):
+    """Credentials are missing or expired: a person must act."""
+
     code = "auth"
 
 
 class PermissionDenied(WorkError):
+    """Not allowed: a person must act."""
+
     code = "permission"
 
 

@@ -4,14 +4,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from rota.core.catch_up import AWAITING_APPROVAL, CATCH_UP_TRIGGER, NOT_APPROVED
 from rota.core.states import State, Status, Verdict, shown_status
+from rota.core.steps import NO_DUE_TIME
 
 Row = Mapping[str, Any]
 
 REASON_TEXTS = {  # reasons of statuses and verdicts, to complete a sentence
     "logic": "the task raised an error",
     "internal": "Rota failed internally",
-    "timeout": "it ran longer than its timeout",
+    "timeout": "it ran longer than its timeout, or did not call its heartbeat in time",
+    "dependency": "the jobs that it was to follow did not end as its condition says",
+    "throttled": "another job of its task and key had been enqueued shortly before",
     "transient": "the cause is transient",
     "quarantined": "its worker died too often while running it",
     "approval": "a person must act first",
@@ -21,6 +25,7 @@ REASON_TEXTS = {  # reasons of statuses and verdicts, to complete a sentence
     "disabled": "the schedule was disabled or deleted before it started",
     "paused": "the schedule was paused",
     "frozen": "the org was frozen",
+    "freeze": "a freeze window covered it",
     "deadline": "it could not start within its start deadline",
     "operator": "a user asked for it",
     "superseded": "the schedule was edited before it started",
@@ -38,7 +43,10 @@ REASON_TEXTS = {  # reasons of statuses and verdicts, to complete a sentence
     "upstream": "not all of its upstreams had a new success",
     "shutdown": "its worker was stopped; it was handed back",
     "limit": "the catch-up limit was reached",
+    AWAITING_APPROVAL: "their catch-up exceeds a limit and waits for an approval",
+    NOT_APPROVED: "the decision about their catch-up left them out",
     "unroutable": "no live worker can run it",
+    "version": "no live worker has the version of its code that recorded its steps",
     "no_shell": "its org may not run stored commands",
 }
 VERDICTS = {
@@ -90,6 +98,8 @@ def origin(row: Row, schedule: Row | None, who: str) -> str:
             return f"{who} asked for another attempt after run {row['retry_of']} of {of}; it was {queued}."
         case "backfill":
             return f"A backfill asked for the slot {at(slot)} of {of}; it was {queued}."
+        case trigger if trigger == CATCH_UP_TRIGGER:
+            return f"A catch-up asked for the slot {at(slot)} of {of}; it was {queued}."
         case trigger if slot is not None:
             late = (row["queued_at"] - slot).total_seconds()  # slots of the next second are queued ahead
             side = f"{span(abs(late))} {'after' if late >= 0 else 'before'} the slot"
@@ -138,20 +148,49 @@ def lost_attempt(run: Row, took: str) -> str:
 def state_of(job: Row) -> str:
     """Return the state of a job in the queue."""
     match State(job["state"]):
+        case State.LATER if job["run_at"] == NO_DUE_TIME:
+            return "It waits until other jobs have ended."
         case State.LATER:
             return f"It waits until it is due, {at(job['run_at'])}."
         case State.BLOCKED:
             return "It waits for its turn: another job of its serial key comes first."
         case State.READY:
             return f"It is ready since {at(job['run_at'])} and waits for a worker, in queue {job['queue']}."
+        case State.RETRY if job["place_wanted"] is not None:
+            return f"It waits for a place: at most {job['place_limit']} jobs of its key run at once."
+        case State.RETRY if job["reserved_at"] is not None:
+            return f"It waits for the rate of its task or queue: its start is reserved for {at(job['reserved_at'])}."
         case State.RETRY:
             return f"It backs off until {at(job['run_at'])}; then attempt {job['attempt'] + 1} follows."
+        case State.WAITING:
+            return waits_for(job["waiting"])
         case State.PARKED:
             return f"It is parked{because(job['parked_reason'])}."
         case State.RUNNING if job["run_id"] is None:
             return f"Worker {job['lease_owner']} has claimed it and is about to start it."
         case State.RUNNING:
             return f"Attempt {job['attempt']} runs since {at(job['started_at'])} on worker {job['lease_owner']}."
+
+
+def waits_for(waiting: Row) -> str:
+    """Return what a suspended run waits for."""
+    due = None if waiting.get("until") is None else datetime.fromisoformat(waiting["until"])
+    step = f"Its run {waiting['run_id']} is suspended at step {waiting['step']!r}"
+    limit = f", until {at(due)} at the latest" if due else ""
+    key = f" with key {waiting['key']!r}" if waiting.get("key") else ""
+    match waiting["for"]:
+        case "sleep":
+            return f"{step}: it sleeps until {at(due)}."
+        case "retry":
+            return f"{step}: the next try of that step is due at {at(due)}."
+        case "signal":
+            return f"{step}: it waits for a signal {waiting['topic']!r}{key}{limit}."
+        case "approval":
+            return f"{step}: it waits for the approval of {waiting['topic']!r}{limit}."
+        case "child":
+            return f"{step}: it waits for a child job{limit}."
+        case other:
+            return f"{step}: it waits ({other}){limit}."
 
 
 def because(reason: str | None, word: str = "because") -> str:

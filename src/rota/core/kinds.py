@@ -28,6 +28,7 @@ class KindTraits:
     shows_skips: bool = False  # a schedule's last status becomes `skipped` with a skipped slot or a canceled job
     cancel_refusal: str | None = None  # why a run that began is not canceled
     retry_refusal: str | None = None  # why a run that ended is not repeated
+    in_servers: bool = False  # servers run its jobs too; they do not count as workers
     run_artifact: Callable[[Tx, Any, bool], Record] | None = None  # content of a run's row as artifact; True: redacted
     run_details: Callable[[Tx, Collection[str]], dict[str, Record]] | None = None  # more fields of runs, by run id
     runs_in_use: Callable[[], Any] | None = None  # condition on `runs`: ended runs that it still reads

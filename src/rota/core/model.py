@@ -6,10 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from rota.core.catch_up import CatchUp
+from rota.core.flow import Limits
+from rota.core.freeze import FreezeWindow
 from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.kinds import traits_of
 from rota.core.policy import Misfire, Overlap, Retry, Terms
 from rota.core.states import Condition, Move, Status
+from rota.core.steps import Suspension, WaitingData
 from rota.core.timing.triggers import Timing
 
 NAME_LIMIT = 200
@@ -54,6 +58,8 @@ class Schedule:
     priority: int
     queue: str
     grant_id: str | None
+    keep_runs_days: int | None
+    pause_after_failures: int | None  # jobs that fail one after the other
     enabled: bool
     paused_at: datetime | None
     paused_until: datetime | None
@@ -70,6 +76,16 @@ class Schedule:
     def with_route(self, route: str) -> "Schedule":
         """Return a copy with the route that its kind chose."""
         return replace(self, route=route)
+
+    @property
+    def calendar_id(self) -> str | None:
+        """The id of the calendar that decides about its days."""
+        return self.timing.holidays.calendar.id if self.timing.holidays else None
+
+    @property
+    def calendar_revision(self) -> int | None:
+        """The revision of the calendar whose dates its timing has."""
+        return self.timing.holidays.calendar.revision if self.timing.holidays else None
 
     @property
     def managed_by(self) -> str | None:
@@ -128,6 +144,8 @@ class NewJob:
     last_run_id: str | None = None
     terms: Terms = field(default_factory=Terms)
     trace: str | None = None  # `traceparent` of the request
+    parent_id: str | None = None  # the job whose run enqueues it
+    followed: bool = False  # another job waits for its end
 
     def __post_init__(self) -> None:
         if self.route.startswith(SERIAL_ROUTE_PREFIX):
@@ -158,7 +176,16 @@ class Job:
     run_at: datetime
     last_run_id: str | None
     trace: str | None
+    parent_id: str | None  # the job whose run enqueued it
+    waiting: WaitingData | None  # what its run waited for, until that run goes on
+    reserved_at: datetime | None  # the start that a rate limit reserved for it
+    place_key: str | None  # the key of which it holds a place
     terms: Terms
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no attempt at it has begun anywhere: it has no recorded steps."""
+        return not (self.attempt or self.rescues or self.crashes) and self.waiting is None
 
     @property
     def traceparent(self) -> str:
@@ -219,22 +246,36 @@ class Attempt:
 
 
 @dataclass(slots=True)
+class Resources:
+    """What a run used, as far as it is known."""
+
+    cpu_seconds: float | None = None  # user and system
+    peak_memory_bytes: int | None = None  # largest resident set of one process of the run
+
+
+@dataclass(slots=True)
 class RunInfo:
     """What a runner sets about its run: rules for the worker, and columns of the recorded run."""
 
     name: str | None = None
     version: str | None = None
+    code_version: str | None = None  # under which it goes on after a wait, a failure or a crash, if it has steps
+    recorded_steps: bool = False
     resource: str | None = None  # what a grant must name, if not the target
     timeout: timedelta | None = None  # of the target; that of the job comes first
     default_timeout: bool = True  # whether the installation's default applies when job and target have none
     retry: Retry | None = None
+    limits: Limits | None = None  # what its start has to wait for
+    heartbeat: timedelta | None = None  # it must call `ctx.heartbeat()` at least so often
     marked: bool = False  # its start is recorded
     delegates: bool = False  # timeout and retries apply to the jobs that it enqueues, not to itself
     marks_first: bool = False  # it has effects outside: its start is recorded before it runs
+    checks_grant: bool = False  # its work checks the grant of its job when it begins
     reason: str | None = None  # of a success, such as `cached`
     usage: object = None
     trace_id: str | None = None  # if the job has none
     artifact_id: str | None = None
+    resources: Resources | None = None
 
 
 @dataclass(slots=True)
@@ -253,7 +294,9 @@ class AttemptResult:
     move: Move | None = None
     run_at: datetime | None = None
     counts: bool = False  # against the retry policy or, for a crash, the quarantine limit
+    suspension: Suspension | None = None  # of a run that waits
     info: "RunInfo | None" = None
+    worker: str | None = None  # that had the lease; None: the worker that records the result
 
     @property
     def final(self) -> bool:
@@ -264,6 +307,11 @@ class AttemptResult:
     def not_started(self) -> bool:
         """Whether the attempt did not start, for lack of room: no run is recorded."""
         return self.status is Status.PENDING
+
+    @property
+    def ended(self) -> bool:
+        """Whether the attempt is over, so that its run is recorded: it started, and does not go on after a wait."""
+        return not self.not_started and self.suspension is None
 
 
 class FinishResult(NamedTuple):
@@ -289,6 +337,7 @@ class Fire:
     run_at: datetime
     solo: bool  # a newer slot may replace its job while the job waits
     trace: str | None = None
+    follows: bool = False  # its job waits for those of other schedules
 
 
 @dataclass(slots=True)
@@ -313,6 +362,7 @@ class Plan:
     next_slot: datetime | None
     next_run_at: datetime | None
     handled: datetime  # the latest slot that this plan covers
+    catch_up: CatchUp | None = None  # of late slots that wait for an approval; they are among its gaps
 
 
 @dataclass(slots=True)
@@ -325,6 +375,8 @@ class DueSchedule:
     frozen_at: datetime | None
     frozen_until: datetime | None
     run_at: datetime | None = None  # when `next_slot` is due, with jitter
+    freeze_revision: int = 0  # of the org: counts changes of its freeze windows
+    windows: Sequence[FreezeWindow] = ()  # freeze windows that cover it
 
     def is_due(self, now: datetime) -> bool:
         """Whether its next slot is due."""

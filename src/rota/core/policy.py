@@ -1,6 +1,7 @@
 """Policies for misfires, overlaps, retries and failures. Pure: the caller passes the time."""
 
 import traceback
+from binascii import crc32
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -8,7 +9,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
-from rota.core.errors import AuthError, Invalid, LogicError, PermissionDenied, TransientError, WorkError
+from rota.core.errors import (
+    AuthError,
+    GiveUp,
+    Invalid,
+    LogicError,
+    PermissionDenied,
+    RetryAfter,
+    TransientError,
+    WorkError,
+)
 from rota.core.timing.triggers import Once, Timing, window_open
 from rota.core.timing.windows import Window
 
@@ -57,25 +67,32 @@ class Billing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Retry policy: the number of retries and their backoff."""
+    """Retry policy: the number of retries and their backoff. With `jitter`, each backoff is shortened by up to this
+    fraction, by a different part for each job, so that jobs that failed together are not retried together."""
 
     max_retries: int = 0
     backoff_ms: int = 2000
     backoff_type: Backoff = Backoff.FIXED
     max_backoff_ms: int = 600_000
+    jitter: float = 0.0  # from 0 to 1
 
-    def delay(self, tries: int) -> timedelta:
-        """Return the backoff after the `tries`-th failure."""
+    def delay(self, tries: int, job_id: str = "") -> timedelta:
+        """Return the backoff after the `tries`-th failure of a job. The jitter is a hash of both: always the same."""
         factor = 1 if self.backoff_type is Backoff.FIXED else 2 ** min(tries - 1, 40)
-        return timedelta(milliseconds=min(self.backoff_ms * factor, self.max_backoff_ms))
+        backoff_ms: float = min(self.backoff_ms * factor, self.max_backoff_ms)
+        if self.jitter:
+            backoff_ms *= 1 - self.jitter * crc32(f"{job_id}:{tries}".encode()) / 2**32
+        return timedelta(milliseconds=backoff_ms)
 
     def dump(self) -> dict[str, object]:
-        return {
+        """Return the policy as JSON data; without jitter as versions before it wrote and read it."""
+        policy: dict[str, object] = {
             "max_retries": self.max_retries,
             "backoff_ms": self.backoff_ms,
             "backoff_type": self.backoff_type.value,
             "max_backoff_ms": self.max_backoff_ms,
         }
+        return {**policy, "jitter": self.jitter} if self.jitter else policy
 
 
 TRANSIENT_RETRY = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # default for transient failures
@@ -183,6 +200,7 @@ class Failure:
     code: str | None = None  # more specific than its class
     reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
+    retry_after: timedelta | None = None  # the delay that the code asked for, instead of the backoff
 
     def dump(self) -> FailureData:
         return {
@@ -193,8 +211,16 @@ class Failure:
         }
 
 
+class WorkFailed(Exception):
+    """The work failed outside this process, in a command or a child process, so there is no exception of its own."""
+
+    def __init__(self, failure: Failure, outcome: object = None) -> None:
+        super().__init__(failure.message)
+        self.failure, self.outcome = failure, outcome
+
+
 @dataclass(frozen=True, slots=True)
-class RetryAfter:
+class RetryLater:
     """Start another attempt after the delay."""
 
     delay: timedelta
@@ -208,7 +234,7 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Fail:
     """Record the job as failed; no further attempt."""
 
 
@@ -233,28 +259,38 @@ def classify(error: BaseException) -> Failure:
     text = "".join(traceback.format_exception(type(error), error, start))
     name = type(error).__name__
     message = f"{name}: {error}" if isinstance(error, KeyError) else str(error) or name  # str(KeyError) is only the key
-    return Failure(failure_class, name, message, text, final=isinstance(error, LogicError))
+    return Failure(
+        failure_class,
+        name,
+        message,
+        text,
+        code=error.code if isinstance(error, GiveUp) else None,
+        final=isinstance(error, LogicError),
+        retry_after=timedelta(seconds=error.seconds) if isinstance(error, RetryAfter) else None,
+    )
 
 
 def after_failure(
-    failure: Failure, retry: Retry | None, tries: int, transient_retry: Retry = TRANSIENT_RETRY
-) -> RetryAfter | Park | GiveUp:
+    failure: Failure, retry: Retry | None, tries: int, transient_retry: Retry = TRANSIENT_RETRY, job_id: str = ""
+) -> RetryLater | Park | Fail:
     """Decide what follows the `tries`-th failure of a job. `transient_retry` applies to transient failures of a job
     without a retry policy."""
     match failure.failure_class:
         case FailureClass.AUTH | FailureClass.PERMISSION:
             return Park("approval")
         case FailureClass.INDETERMINATE:
-            return Park(RECONCILIATION) if failure.reconcile_after is None else RetryAfter(failure.reconcile_after)
+            return Park(RECONCILIATION) if failure.reconcile_after is None else RetryLater(failure.reconcile_after)
         case FailureClass.BUDGET:
-            return GiveUp()
+            return Fail()
         case FailureClass.LOGIC if failure.final:
-            return GiveUp()
+            return Fail()
         case FailureClass.TRANSIENT:
             rule = retry or transient_retry
         case _:
             rule = retry or Retry()
-    return RetryAfter(rule.delay(tries)) if tries <= rule.max_retries else GiveUp()
+    if tries > rule.max_retries:
+        return Fail()
+    return RetryLater(rule.delay(tries, job_id) if failure.retry_after is None else failure.retry_after)
 
 
 def parse_retry(value: object) -> Retry | None:
@@ -262,17 +298,20 @@ def parse_retry(value: object) -> Retry | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise Invalid("retry", value, "is not an object like {max_retries, backoff_ms, backoff_type, max_backoff_ms}")
+        raise Invalid(
+            "retry", value, "is not an object like {max_retries, backoff_ms, backoff_type, max_backoff_ms, jitter}"
+        )
     limits = {"max_retries": (0, 1000), "backoff_ms": (0, 86_400_000), "max_backoff_ms": (0, 86_400_000)}
-    backoff_type = Backoff.FIXED
+    backoff_type, jitter = Backoff.FIXED, 0.0
     numbers: dict[str, int] = {}
     for name, member in value.items():
         if name == "backoff_type":
             backoff_type = choice(Backoff, member, "retry.backoff_type")
+        elif name == "jitter":
+            jitter = parse_jitter(member)
         elif name not in limits:
-            raise Invalid(
-                f"retry.{name}", member, f"is an unknown field; the fields are {', '.join([*limits, 'backoff_type'])}"
-            )
+            known = ", ".join([*limits, "backoff_type", "jitter"])
+            raise Invalid(f"retry.{name}", member, f"is an unknown field; the fields are {known}")
         elif (
             isinstance(member, bool) or not isinstance(member, int) or not limits[name][0] <= member <= limits[name][1]
         ):
@@ -280,7 +319,14 @@ def parse_retry(value: object) -> Retry | None:
             raise Invalid(f"retry.{name}", member, f"is not a whole number from {low} to {high}")
         else:
             numbers[name] = member
-    return Retry(**numbers, backoff_type=backoff_type)
+    return Retry(**numbers, backoff_type=backoff_type, jitter=jitter)
+
+
+def parse_jitter(value: object) -> float:
+    """Parse the jitter of a retry policy. Raises Invalid."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise Invalid("retry.jitter", value, "is not a number from 0 to 1")
+    return float(value)
 
 
 def without_surrogates(text: str) -> str:

@@ -11,7 +11,8 @@ class State(StrEnum):
     BLOCKED = "blocked"  # another job with the same serial key goes first
     READY = "ready"  # can be claimed
     RUNNING = "running"  # leased by a worker
-    RETRY = "retry"  # waiting for its backoff, until run_at
+    RETRY = "retry"  # until run_at: its backoff, or the start that a rate reserved; or until a place is handed to it
+    WAITING = "waiting"  # suspended by its own code, until run_at or until a signal, an approval or a child wakes it
     PARKED = "parked"  # until a person acts, an agent reports, or a worker that can run it starts
 
 
@@ -23,14 +24,17 @@ class Move(StrEnum):
     LEASE = "lease"  # inserted under the lease of the worker whose process fires it
     DUE = "due"  # run_at has passed
     WAIT = "wait"  # run_at has passed, but its serial key has a head; also when inserted
+    PLACE = "place"  # a place of its key was handed to it
     PROMOTE = "promote"  # it is the new head of its serial key
     CLAIM = "claim"  # a worker leases it
-    BACK_OFF = "back_off"  # the attempt failed and is retried later
+    BACK_OFF = "back_off"  # the attempt failed and is retried later, or it may not start yet
     HAND_BACK = "hand_back"  # its worker stops, lost its lease, does not know the job, or has long runs on all places
     RESCUE = "rescue"  # its lease expired
+    SUSPEND = "suspend"  # its code waits: the job leaves its worker, and the attempt goes on later
+    WAKE = "wake"  # what it waited for happened
     PARK = "park"  # the attempt needs a person
     YIELD = "yield"  # it goes behind another job with the same serial key
-    STRAND = "strand"  # no live worker can run it
+    STRAND = "strand"  # no live worker can run it, or none has the version that began it
     RESUME = "resume"  # a person acted, or a worker that can run it started
     ADOPT = "adopt"  # an agent reconnected and still runs it
 
@@ -47,17 +51,29 @@ MOVES: dict[tuple[State | None, Move], State] = {  # None: the job is inserted
     (State.RUNNING, Move.BACK_OFF): State.RETRY,
     (State.RUNNING, Move.HAND_BACK): State.READY,
     (State.RUNNING, Move.RESCUE): State.READY,
+    (State.RUNNING, Move.SUSPEND): State.WAITING,
     (State.RUNNING, Move.PARK): State.PARKED,
     (State.RUNNING, Move.YIELD): State.BLOCKED,
     (State.RETRY, Move.DUE): State.READY,
+    (State.WAITING, Move.DUE): State.READY,
+    (State.WAITING, Move.WAKE): State.READY,
+    (State.RETRY, Move.PLACE): State.READY,
     (State.READY, Move.STRAND): State.PARKED,
+    (State.RETRY, Move.STRAND): State.PARKED,
+    (State.WAITING, Move.STRAND): State.PARKED,
     (State.PARKED, Move.RESUME): State.READY,
     (State.PARKED, Move.ADOPT): State.RUNNING,
 }
 
 STATE_AFTER = {move: state for (_, move), state in MOVES.items()}  # a move leads to one state, from wherever it starts
 
-HEADS = (State.READY, State.RUNNING, State.RETRY, State.PARKED)  # at most one job in these states per serial key
+HEADS = (
+    State.READY,
+    State.RUNNING,
+    State.RETRY,
+    State.WAITING,
+    State.PARKED,
+)  # at most one job in these states per serial key
 
 
 def states_before(move: Move) -> list[State]:

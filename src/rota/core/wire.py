@@ -15,9 +15,12 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from rota.core import parse, policy
+from rota.core import parse
 from rota.core.errors import MISSING, Invalid, TooMuchEffort, together
+from rota.core.flow import parse_rate
 from rota.core.model import NAME_LIMIT
+from rota.core.policy import Backoff
+from rota.core.policy import Retry as RetryPolicy
 from rota.core.timing import triggers
 
 EXAMPLE_ID = "01KQRS3Z5T8M0A2N6Y4V7W9XCD"
@@ -114,6 +117,11 @@ NotBlank = AfterValidator(checked(not_blank))
 Reason = Annotated[str, Field(max_length=1000, examples=["maintenance"]), StorableText]
 SpanSeconds = Annotated[int, Field(ge=1, le=SPAN_SECONDS_MAX)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
+RateText = Annotated[
+    str,
+    PlainValidator(checked(lambda value, field: str(parse_rate(value, field)))),
+    WithJsonSchema({"type": "string", "description": "starts per span of time", "examples": ["100/1m", "10/1s"]}),
+]
 Choice = Field(strict=False)  # an enumeration by its value
 
 # types of fields of answers
@@ -126,13 +134,20 @@ NameText = Annotated[str, WithJsonSchema(NAME_SCHEMA)]
 class Retry(RequestBody):
     """Retry policy of a schedule, a task or a host job."""
 
-    max_retries: Annotated[int, Field(ge=0, le=1000)] = 0
-    backoff_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 2000
-    backoff_type: Annotated[policy.Backoff, Choice] = policy.Backoff.FIXED
-    max_backoff_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 600_000
+    max_retries: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0, description="number of attempts after the first that failed"
+    )
+    backoff_ms: Annotated[int, Field(ge=0, le=86_400_000)] = Field(2000, description="delay before the first retry")
+    backoff_type: Annotated[Backoff, Choice] = Field(
+        Backoff.FIXED, description="`fixed`: all delays are equal; `exponential`: each is twice the one before"
+    )
+    max_backoff_ms: Annotated[int, Field(ge=0, le=86_400_000)] = Field(600_000, description="upper limit of a delay")
+    jitter: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="fraction by which a delay is shortened at most, differently for each job"
+    )
 
-    def policy(self) -> policy.Retry:
-        return policy.Retry(self.max_retries, self.backoff_ms, self.backoff_type, self.max_backoff_ms)
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(self.max_retries, self.backoff_ms, self.backoff_type, self.max_backoff_ms, self.jitter)
 
 
 # errors

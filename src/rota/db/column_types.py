@@ -1,11 +1,11 @@
-"""Column types that are the same on both databases: instants and JSON."""
+"""Column types that are the same on both databases: instants, durations and JSON."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, DateTime, Dialect, Text, TypeDecorator
+from sqlalchemy import BigInteger, DateTime, Dialect, Float, Text, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +33,17 @@ def ticks_of(instant: datetime | None) -> int | None:
 
 
 def instant_of(ticks: int | None) -> datetime | None:
-    return None if ticks is None else EPOCH + timedelta(microseconds=ticks)
+    return None if ticks is None else EPOCH + timedelta(0, 0, ticks)  # faster than by name
+
+
+class Seconds(TypeDecorator[float]):
+    """A duration in seconds, as a double; both drivers return it as a float."""
+
+    impl = Float
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002
+        return None  # SQLAlchemy's would ask for the type that the driver returned, which hot statements do not know
 
 
 class Json(TypeDecorator[object]):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from rota.core.errors import Invalid
 from rota.db.dialect import Tx
+from rota.db.statement import BoundStatement
 
 if TYPE_CHECKING:
     from rota.db.transactions import Transaction
@@ -14,20 +15,29 @@ R = TypeVar("R")
 Step = Callable[Concatenate[Tx, P], R]
 
 
+class Reads(Protocol):
+    """A database that runs steps that only read."""
+
+    async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a step that only reads."""
+        ...
+
+
 class Database(Protocol):
     """A database that runs steps: functions over an open transaction, without `await`."""
 
     url: str
     survives_partition: bool  # other processes may still reach it when this one cannot, and expire our lease
     writers: int  # how many transactions of this process can write at once
+    observer: object | None  # gets what transactions count when they commit; see `db/commit_actions.py`
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step as one transaction. Raises Unavailable when the database is out of reach, and then the step
         may or may not have happened; DataRefused when the database refused a row."""
         ...
 
-    async def statement(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a step that is one statement, and so a transaction by itself. Spares PostgreSQL two round trips."""
+    async def statement(self, bound: BoundStatement[R]) -> R:
+        """Run a single statement, which is a transaction by itself. Saves PostgreSQL two round trips."""
         ...
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -3,6 +3,7 @@ back, however many loops and connections of the process notice."""
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class Outage:
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self.on_lost: Callable[[], None] = lambda: None  # called once for each outage
         self._lock = threading.Lock()  # several event loops of a process share it
 
     def lost(self, error: Unavailable, sqlstate: str) -> None:
@@ -46,6 +48,7 @@ class Outage:
         with self._lock:
             first, self.since = self.since is None, self.since or stopwatch()
         if first:
+            self.on_lost()
             event = "database cannot be used" if isinstance(error, DatabaseMisconfigured) else LOST
             log.error(event, reason=error.message)
 

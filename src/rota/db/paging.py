@@ -22,6 +22,7 @@ Ts = TypeVarTuple("Ts")  # the columns of a statement
 
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
+STATEMENT_ROWS = (PAGE_ROWS + 1, PAGE_ROWS_MAX + 1)  # of a page and one more, as literals of a statement
 INTEGER_DIGITS_MAX = 18  # of a number in a cursor: both databases store it in 64 bits
 
 
@@ -110,7 +111,10 @@ def matching(stmt: Select[*Ts], *filters: tuple[ColumnElement[Any], object]) -> 
 
 
 def within(
-    stmt: Select[*Ts], time: ColumnElement[object], since: datetime | None, until: datetime | None
+    stmt: Select[*Ts],
+    time: ColumnElement[object],
+    since: datetime | ColumnElement[Any] | None,
+    until: datetime | ColumnElement[Any] | None,
 ) -> Select[*Ts]:
     """Keep rows with `since` <= `time` < `until`; None is no bound."""
     if since is not None:

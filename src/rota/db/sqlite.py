@@ -16,12 +16,14 @@ from sqlalchemy.pool import NullPool
 
 from rota.core.clock import stopwatch
 from rota.core.errors import DataRefused, Unavailable
+from rota.db.commit_actions import begin_actions, call_actions
 from rota.db.connection import P, R, Step
 from rota.db.dialect import NOTIFIED_TOPICS, Tx
 from rota.db.driver_errors import translated
 from rota.db.outages import outage_of
 from rota.db.private_files import make_private_dir, make_private_file
 from rota.db.sqlite_lock import PendingWrite, WriteAbandoned, WriteLock
+from rota.db.statement import BoundStatement
 
 if TYPE_CHECKING:
     from rota.db.transactions import Transaction
@@ -46,6 +48,7 @@ class SqliteDatabase:
         self.url = url
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
         self.outage = outage_of(url)
+        self.observer: object | None = None
         self._wal = Path(f"{self.path}-wal")  # the write-ahead log
         self._checked_at = stopwatch()
         self._wal_warned = WAL_BYTES_LIMIT // 2  # bytes; the next warning is logged at twice as many
@@ -74,7 +77,8 @@ class SqliteDatabase:
             for topic in notified:
                 self.on_notify(topic)
 
-    statement = tx
+    async def statement(self, bound: BoundStatement[R]) -> R:
+        return await self.tx(bound)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.answer(self._readers.submit(lambda: self._read(step, *args, **kwargs)))
@@ -145,6 +149,7 @@ class SqliteDatabase:
             finally:
                 self.write_lock.waiting_since = None
             topics = connection.info[NOTIFIED_TOPICS] = set[str]()
+            actions = begin_actions(connection)
             try:
                 pending.begin()
                 yield connection
@@ -152,6 +157,7 @@ class SqliteDatabase:
             except BaseException:
                 connection.rollback()
                 raise
+            call_actions(actions, self.observer)
             self.write_lock.counters.add(topics)
             notified.extend(topics)
             self._checkpoint(connection)

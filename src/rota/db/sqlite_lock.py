@@ -41,7 +41,7 @@ class WriteLock:
 
     def __init__(self, path: Path) -> None:
         make_private_dir(path.parent)
-        self.path = Path(f"{path}-turn")
+        self.path = lock_file(path)
         self._next = os.open(f"{path}-next", os.O_RDWR | os.O_CREAT, 0o600)
         self._current = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         self.counters = TopicCounters(self._current)
@@ -78,3 +78,8 @@ class WriteLock:
     def close(self) -> None:
         os.close(self._next)
         os.close(self._current)
+
+
+def lock_file(path: Path) -> Path:
+    """Return the file of the lock, with the counters of wake-ups, of a SQLite file."""
+    return Path(f"{path}-turn")

@@ -2,6 +2,10 @@
 
 A process that commits raises the counters of the topics that it notified; the others read them when the file is
 written to, so that they need not poll the database.
+
+A program that enqueues in its own transaction cannot raise the counters when that commits, because its driver reports
+no commits. It stores a mark beside the counters when it enqueues; the others then look again and again, in growing
+intervals.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from pathlib import Path
 
 COUNTED_TOPICS = ("ready", "later", "clocks", "cancel", "anything")  # the last one stands for all others
 COUNTERS = struct.Struct(f"={len(COUNTED_TOPICS)}Q")
+MARK_BYTES = 8  # behind the counters
 IN_MODIFY = 0x2
 
 
@@ -41,8 +46,23 @@ class TopicCounters:
         """How often other processes raised each counter; `SqliteDatabase.on_notify` reports this process's own."""
         return [count - own for count, own in zip(self._read(), self._own, strict=True)]
 
+    def mark(self) -> bytes:
+        """Return the mark of the last program that enqueued in its own transaction."""
+        return os.pread(self._descriptor, MARK_BYTES, COUNTERS.size)
+
     def _read(self) -> list[int]:
         return list(COUNTERS.unpack(os.pread(self._descriptor, COUNTERS.size, 0).ljust(COUNTERS.size, b"\0")))
+
+
+def mark_pending_commit(file: Path) -> None:
+    """Announce a transaction of a caller that enqueued and is about to commit. `file` is the lock file. Without the
+    write lock: a writer that has it may wait for the caller's transaction."""
+    with contextlib.suppress(OSError):  # no process has opened this database yet, or the disk is full
+        descriptor = os.open(file, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, os.urandom(MARK_BYTES), COUNTERS.size)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.util import greenlet_spawn
 
 from rota.core.errors import Unavailable
+from rota.db.commit_actions import begin_actions, call_actions
 from rota.db.connection import P, R, Step
 from rota.db.dialect import Tx
 from rota.db.driver_errors import DATABASE_ERRORS, is_deadlock, translated
@@ -42,14 +43,16 @@ class Transaction(Protocol):
 class PostgresTransaction:
     """A connection of the pool, until the end of its transaction."""
 
-    def __init__(self, connection: Tx) -> None:
+    def __init__(self, connection: Tx, observer: object | None) -> None:
         self._connection: Tx | None = connection
+        self._observer, self._actions = observer, begin_actions(connection)
 
     async def run(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._try(step, *args, **kwargs)
 
     async def commit(self) -> None:
         await self._try(Tx.commit)
+        call_actions(self._actions, self._observer)
         await self._release()
 
     async def rollback(self) -> None:

@@ -20,7 +20,16 @@ from rota.db.sqlite_wakeups import COUNTED_TOPICS, watch_writes
 
 BURST_SECONDS = 0.005  # between reads while notifications keep coming
 FILE_POLL_SECONDS = 0.02  # where the system has no inotify
-EVENT_OF_TOPIC = {"ready": "work", "later": "clock", "clocks": "clock", "cancel": "cancel", "taken": "changed"}
+PENDING_COMMIT_SECONDS = (0.01, 30.0)  # first wait for the commit of a caller's transaction on SQLite, and for how long
+EVENT_OF_TOPIC = {
+    "ready": "work",
+    "later": "clock",
+    "clocks": "clock",
+    "cancel": "cancel",
+    "taken": "changed",
+    "access": "changed",
+}
+ACCESS_TOPICS = ("access", "anything")  # a key, a role or a user may have changed
 
 log = structlog.get_logger("rota.wake")
 
@@ -34,6 +43,7 @@ class Wake:
         self.clock = asyncio.Event()
         self.cancel = asyncio.Event()
         self.task_changes = 0  # rises whenever a task may have changed
+        self.access_changes = 0  # rises whenever a key, a role or a user may have changed
         self.changed = asyncio.Event()  # replaced after each signal, so that any number can wait for the next one
 
     def signal(self, topic: str) -> None:
@@ -41,12 +51,13 @@ class Wake:
         for event in self._events(topic):
             event.set()
         self.task_changes += topic not in EVENT_OF_TOPIC
-        self.notify_followers()
+        self.notify_followers(topic)
         if self._forward is not None:
             self._forward(topic)
 
-    def notify_followers(self) -> None:
-        """Wake everything that waits for `changed`."""
+    def notify_followers(self, topic: str = "taken") -> None:
+        """Wake everything that waits for `changed`, and count changes of access."""
+        self.access_changes += topic in ACCESS_TOPICS
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -65,7 +76,8 @@ class Wake:
 
     async def _watch_file(self, db: SqliteDatabase) -> None:
         counters = db.write_lock.counters
-        known, notified_at = counters.of_others(), 0.0
+        known, mark, notified_at = counters.of_others(), counters.mark(), 0.0
+        looking: asyncio.Task[None] | None = None
         written = asyncio.Event()
         db.on_notify = self.signal  # the counters report other processes; this callback, our own
         with watch_writes(db.write_lock.path, written) as watching:
@@ -82,6 +94,21 @@ class Wake:
                 for topic in topics:
                     self.signal(topic)
                 known, notified_at = counts, stopwatch() if topics else notified_at
+                if (latest := counters.mark()) != mark:
+                    mark = latest
+                    if looking is not None:
+                        looking.cancel()
+                    looking = asyncio.create_task(self._look_for_commit())
+
+    async def _look_for_commit(self) -> None:
+        """Wake the loops in growing intervals: a program enqueued in its own transaction, whose commit is not
+        announced. After PENDING_COMMIT_SECONDS the polls of the loops find its job."""
+        delay, until = PENDING_COMMIT_SECONDS[0], stopwatch() + PENDING_COMMIT_SECONDS[1]
+        while stopwatch() < until:
+            await real_sleep(delay)
+            self.signal("ready")
+            self.signal("later")
+            delay *= 1.5
 
     async def _listen_channel(self, url: str) -> None:
         delay = 0.1

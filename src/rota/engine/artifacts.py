@@ -2,6 +2,7 @@
 `runs`; the artifacts that it saved are below it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import orjson
 from sqlalchemy import func, select
@@ -10,6 +11,7 @@ from rota.core.errors import Invalid, NotFound
 from rota.core.kinds import traits_of
 from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
+from rota.db.statement import BoundStatement, Statement
 from rota.db.tables import artifacts, runs
 
 a, r = artifacts.c, runs.c
@@ -17,16 +19,33 @@ a, r = artifacts.c, runs.c
 JSON = "application/json"
 TREE_LIMIT = 1000  # artifacts in a tree
 BRIEF = (
-    a.id, a.run_id, a.parent_id, a.level, a.label, a.content_type, func.length(a.content).label("size"), a.created_at,
+    a.id, a.run_id, a.parent_id, a.level, a.label, a.content_type,
+    func.coalesce(a.size, func.length(a.content)).label("size"), a.sha256, a.created_at,
 )  # fmt: skip
 
 
-def insert(tx: Tx, row: Record, labels: Mapping[int, str]) -> Record:
-    """Store an artifact below its parent, if it has one; returns its record."""
-    level = 0 if row["parent_id"] is None else level_of(tx, row["org_id"], row["parent_id"], row["run_id"]) + 1
+SAVE = Statement(
+    """Insert an artifact.""",
+    """
+    INSERT INTO artifacts (
+        id, org_id, run_id, parent_id, level, label, content_type, content, created_at, object_key, size, sha256)
+    VALUES (
+        :id, :org_id, :run_id, :parent_id, :level, :label, :content_type, :content, :created_at, :object_key, :size,
+        :sha256)
+    """,
+)
+
+
+def insert(tx: Tx, row: Record, labels: Mapping[int, str]) -> None:
+    """Store an artifact below its parent, which may be another artifact."""
+    insert_statement(row, level_of(tx, row["org_id"], row["parent_id"], row["run_id"]) + 1, labels)(tx)
+
+
+def insert_statement(row: Record, level: int, labels: Mapping[int, str]) -> BoundStatement[None]:
+    """Return the statement that stores an artifact at a level: 0 without a parent, 1 below its run."""
     label = row["label"] or labels.get(level, f"level_{level}")
-    tx.execute(artifacts.insert().values({**row, "level": level, "label": label}))
-    return get(tx, row["org_id"], row["id"])
+    values = {"object_key": None, "size": None, "sha256": None, **row, "level": level, "label": label}
+    return SAVE.bound(lambda _: None, **values)
 
 
 def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
@@ -42,11 +61,13 @@ def level_of(tx: Tx, org_id: str, parent_id: str, run_id: str | None) -> int:
 
 
 def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
-    """An artifact with its data, where that is JSON or text. With `public`, secrets in what a run ran, and in its
-    result, are hidden; what the run saved itself is as it was saved."""
-    row = tx.execute(select(*BRIEF, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
+    """An artifact with its data, where that is JSON or text in the database. With `public`, secrets in what a run ran,
+    and in its result, are hidden; what the run saved itself is as it was saved."""
+    columns = (*BRIEF, a.content, a.object_key)
+    row = tx.execute(select(*columns).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
     if row is not None:
-        return {**brief(row), "data": readable(row.content_type, row.content)}
+        data = None if row.object_key is not None else readable(row.content_type, row.content)
+        return {**brief(row), "data": data}
     started = r.started_at.is_not(None)
     run = tx.execute(select(runs).where(r.org_id == org_id, r.id == artifact_id, started)).one_or_none()
     content_of = None if run is None else traits_of(run.kind).run_artifact
@@ -56,14 +77,24 @@ def get(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
     return {**run_brief(run), "size": len(orjson.dumps(data)), "data": data}
 
 
-def content(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> tuple[str, bytes]:
-    """An artifact as it was saved: its content type and its bytes. `public` as in `get`."""
-    row = tx.execute(select(a.content_type, a.content).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
-    return (
-        (row.content_type, row.content)
-        if row is not None
-        else (JSON, orjson.dumps(get(tx, org_id, artifact_id, public)["data"]))
-    )
+@dataclass(frozen=True, slots=True)
+class StoredContent:
+    """The content of an artifact as it is stored: in the database, or under the key of an object."""
+
+    content_type: str
+    content: bytes
+    object_key: str | None = None
+    size: int = 0  # of the object
+    sha256: str | None = None
+
+
+def content(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> StoredContent:
+    """An artifact as it was saved. `public` as in `get`."""
+    columns = (a.content_type, a.content, a.object_key, a.size, a.sha256)
+    row = tx.execute(select(*columns).where(a.org_id == org_id, a.id == artifact_id)).one_or_none()
+    if row is not None:
+        return StoredContent(row.content_type, row.content, row.object_key, row.size or 0, row.sha256)
+    return StoredContent(JSON, orjson.dumps(get(tx, org_id, artifact_id, public)["data"]))
 
 
 def list_all(
@@ -94,13 +125,14 @@ def tree(tx: Tx, org_id: str, artifact_id: str, public: bool = False) -> Record:
 def brief(row: ResultRow) -> Record:
     record = dict_of(row)
     record.pop("content", None)
+    record.pop("object_key", None)
     return {**record, "updated_at": row.created_at}
 
 
 def run_brief(run: ResultRow) -> Record:
     return {
         "id": run.id, "run_id": run.id, "parent_id": None, "level": 0, "label": "execution", "content_type": JSON,
-        "created_at": run.started_at, "updated_at": run.finished_at,
+        "sha256": None, "created_at": run.started_at, "updated_at": run.finished_at,
     }  # fmt: skip
 
 
@@ -110,6 +142,11 @@ def readable(content_type: str, data: bytes) -> object:
     try:
         if content_type == JSON:
             return orjson.loads(data)
-        return data.decode() if content_type.startswith("text/") else None
+        return data.decode() if is_text(content_type) else None
     except ValueError:
         return None
+
+
+def is_text(content_type: str) -> bool:
+    """Return whether the data of an artifact is part of its record."""
+    return content_type == JSON or content_type.startswith("text/")

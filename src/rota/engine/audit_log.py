@@ -18,7 +18,7 @@ from rota.core.redact import public_task, redacted
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.db.statement import insert_rows
+from rota.db.statement import BoundStatement, insert_rows
 from rota.db.tables import audit_log
 from rota.db.transactions import Transaction
 from rota.engine import pauses
@@ -53,6 +53,7 @@ class AuditedDatabase:
     ) -> None:
         self.db, self.act, self.clock, self.describers = db, act, clock, describers
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
+        self.observer = db.observer
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         now = self.clock.now()
@@ -65,7 +66,8 @@ class AuditedDatabase:
 
         return await self.db.tx(audited_step)
 
-    statement = tx
+    async def statement(self, bound: BoundStatement[R]) -> R:
+        return await self.tx(bound)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.db.read(step, *args, **kwargs)

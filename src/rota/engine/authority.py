@@ -4,12 +4,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from rota.core.errors import Conflict, Invalid, NotFound, Refused
-from rota.core.model import Job, Schedule
+from rota.core.errors import Invalid, Refused
+from rota.core.model import Schedule
 from rota.core.policy import Billing, Failure, FailureClass
 from rota.db.dialect import Tx
-from rota.engine import billing_accounts, grants, orgs
+from rota.engine import grants, orgs
 from rota.engine.audit_log import AuditEntry
+from rota.engine.grants import Authority
 from rota.engine.runner import Runners, Skipped
 
 
@@ -61,25 +62,43 @@ def with_grant(
     return replace(schedule, grant_id=minted)
 
 
-def check_may_begin(tx: Tx, job: Job, targets: Collection[str], mode: Billing, now: datetime) -> None:
-    """Raise Skipped if a job may not begin under its grant: that does not hold, its account is closed or, where credits
-    are enforced, below zero, or its budget is used up."""
-    assert job.terms.grant_id is not None
-    code = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, targets, now)
+def check_may_begin(
+    tx: Tx,
+    org_id: str,
+    grant_id: str,
+    kind: str,
+    targets: Collection[str],
+    mode: Billing,
+    now: datetime,
+    needed_credits: int = 0,
+) -> Authority:
+    """Return the authority under which work may begin. Raises Skipped if the grant does not hold, its account is closed
+    or, where credits are enforced, has fewer than are needed, or its budget is used up."""
+    authority = grants.authority_of(tx, org_id, grant_id)
+    if authority is None:
+        raise Skipped("grant_not_found")
+    code = authority.grant.trouble(kind, targets, now)
     if code is not None:
         raise Skipped(code)
     if mode is Billing.OFF:
-        return
-    try:
-        grant = grants.get(tx, job.org_id, job.terms.grant_id)
-        account = billing_accounts.get(tx, job.org_id, grant.billing_account_id)
-    except (NotFound, Conflict) as error:
-        closed = Failure(FailureClass.BUDGET, "Refused", error.message, code="billing_account_closed")
-        raise Skipped("budget", closed) from error
-    spent = grants.used_up(tx, job.terms.grant_id, now)
+        return authority
+    account_id, balance = authority.grant.billing_account_id, authority.balance_credits
+    if balance is None or authority.closed_at is not None:
+        state = "not found" if balance is None else "it is closed"
+        raise Skipped("budget", refusal("billing_account_closed", f"billing account {account_id}: {state}"))
+    spent = authority.grant.used_up(now)
     if spent is not None:
-        text = f"the grant's budget ({spent}) is used up"
-        raise Skipped("budget", Failure(FailureClass.BUDGET, "BudgetSpent", text, code="budget"))
-    if mode is Billing.ENFORCE and account.balance_credits < 0:
-        text = f"the account has {account.balance_credits} credits"
-        raise Skipped("budget", Failure(FailureClass.BUDGET, "Refused", text, code="insufficient_credits"))
+        raise Skipped("budget", spent_failure(spent))
+    if mode is Billing.ENFORCE and balance < needed_credits:
+        text = f"the account has {balance} credits"
+        needed = f"; about {needed_credits} are needed" if needed_credits else ""
+        raise Skipped("budget", refusal("insufficient_credits", text + needed))
+    return authority
+
+
+def refusal(code: str, message: str) -> Failure:
+    return Failure(FailureClass.BUDGET, "Refused", message, code=code)
+
+
+def spent_failure(budget: str) -> Failure:
+    return Failure(FailureClass.BUDGET, "BudgetSpent", f"the grant's budget ({budget}) is used up", code="budget")

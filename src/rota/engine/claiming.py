@@ -12,6 +12,7 @@ from rota.core.model import Job
 from rota.core.policy import Terms
 from rota.core.states import State
 from rota.db.dialect import Tx
+from rota.db.statement import BoundStatement
 from rota.db.tables import jobs, orgs, queues
 from rota.engine import statements
 from rota.engine.job_states import is_in
@@ -65,15 +66,15 @@ def claim(
     org_room: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Job]:
     """Lease up to `room` ready jobs of these lanes to a worker, fairly across orgs, most urgent first in a lane; of an
-    org at most its `org_room`. One statement on PostgreSQL, unless limits have to be counted."""
+    org at most its `org_room`. Where no limits have to be counted, `lease_from` is enough."""
     shares = divide_claims(within_limits(tx, ready_lanes, turn), room, turn, org_room)
-    return lease_from(tx, shares, worker, routes)
+    return lease_from(shares, worker, routes)(tx)
 
 
-def claim_sole(tx: Tx, lane: Lane, *, worker: str, routes: Collection[str], room: int) -> list[Job]:
-    """Lease up to `room` jobs of a lane, if it has no limit and no other lane has ready jobs; else none. Spares reading
-    the lanes first."""
-    return lease_from(tx, [(lane, room)], worker, routes, sole=True)
+def claim_sole(lane: Lane, *, worker: str, routes: Collection[str], room: int) -> BoundStatement[list[Job]]:
+    """Return the statement that leases up to `room` jobs of a lane, if it has no limit and no other lane has ready
+    jobs; else none. Saves reading the lanes first."""
+    return lease_from([(lane, room)], worker, routes, sole=True)
 
 
 def claim_next(tx: Tx, job: Job, worker: str) -> Job | None:
@@ -86,15 +87,17 @@ def claim_next(tx: Tx, job: Job, worker: str) -> Job | None:
 
 
 def lease_from(
-    tx: Tx, shares: Sequence[tuple[Lane, int]], worker: str, routes: Collection[str], sole: bool = False
-) -> list[Job]:
-    """Lease jobs of lanes, each up to its share; returns them most urgent first."""
+    shares: Sequence[tuple[Lane, int]], worker: str, routes: Collection[str], sole: bool = False
+) -> BoundStatement[list[Job]]:
+    """Return the statement that leases jobs of lanes, each up to its share."""
     batch = list(zip(*((lane.org_id, lane.queue, count) for lane, count in shares), strict=True))
-    columns = statements.CLAIM.columns(tx, batch, worker=worker, routes=list(routes), sole=sole)
-    by_urgency = sorted(
-        zip(columns["priority"], jobs_from(columns), strict=True), key=lambda row: (-row[0], row[1].run_at, row[1].id)
-    )  # RETURNING has no order
-    return [job for _, job in by_urgency]
+    return statements.CLAIM.bound(by_urgency, batch, worker=worker, routes=list(routes), sole=sole)
+
+
+def by_urgency(columns: Mapping[str, Sequence[Any]]) -> list[Job]:
+    """Return claimed jobs, most urgent first: RETURNING has no order."""
+    rows = zip(columns["priority"], jobs_from(columns), strict=True)
+    return [job for _, job in sorted(rows, key=lambda row: (-row[0], row[1].run_at, row[1].id))]
 
 
 def jobs_from(columns: Mapping[str, Sequence[Any]]) -> Iterable[Job]:

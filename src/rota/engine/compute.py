@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,16 @@ R = TypeVar("R")
 COMPUTE_THREADS = 2
 
 _threads = ThreadPoolExecutor(COMPUTE_THREADS, "rota-compute")
+
+
+def renew_threads() -> None:
+    """A forked copy of this process has none of its threads."""
+    global _threads
+    _threads = ThreadPoolExecutor(COMPUTE_THREADS, "rota-compute")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_threads)
 
 
 async def compute(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -10,6 +10,7 @@ from rota.core import schedule_form
 from rota.core.errors import Conflict, DataRefused, RotaError, Unavailable
 from rota.core.kinds import traits_of
 from rota.core.model import Schedule
+from rota.core.order import in_order
 from rota.engine import schedules
 from rota.engine.audit_log import AuditEntry
 from rota.engine.commands import Engine
@@ -40,7 +41,9 @@ async def declare_schedules(
         target = str(name) if verb != "create" else None
         return engine.audited_as(AuditEntry(org_id, system, "schedules", verb, target, admin=True))
 
-    for body in new:
+    by_name = {str(body["name"]): body for body in new}
+    for name in in_order({name: names_before(body) for name, body in by_name.items()}):
+        body = by_name[name]
         with naming(str(body["name"]), places):
             await create(audited_as("create", body["name"]), org_id, body, source, system)
     for body in wanted:
@@ -51,6 +54,12 @@ async def declare_schedules(
         if known[name].paused_at is None:
             log.warning("schedule vanished from the program; paused", schedule=name)
             await audited_as("pause", name).pause_schedule(org_id, name, reason=UNDECLARED_REASON)
+
+
+def names_before(body: Mapping[str, object]) -> list[str]:
+    """Return the names in `after` of a schedule; the form of a wrong one is checked when it is created."""
+    names = body.get("after")
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
 
 
 @contextmanager
@@ -82,10 +91,10 @@ async def update(engine: Engine, org_id: str, old: Schedule, body: Mapping[str, 
         await engine.resume_schedule(org_id, old.name)
     fresh = schedule_form.parse_schedule(
         {**body, "enabled": old.enabled}, org_id=org_id, defaults=engine.defaults, now=old.created_at,
-        source=old.source, by=None,
+        source=old.source, by=None, calendars=await engine.calendars_named(org_id, [body]),
     )  # fmt: skip
     before, after = schedule_form.flat(old), schedule_form.flat(fresh)
-    if after["schedule_type"] == "interval" and "anchor" not in body:
+    if after["schedule_type"] in ("interval", "rrule") and "anchor" not in body:
         after["anchor"] = before["anchor"]
     if "grant_id" not in body:  # the one that was minted with it
         after["grant_id"] = before["grant_id"]

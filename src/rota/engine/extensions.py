@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import structlog
 
 from rota.core.clock import real_sleep
+from rota.core.flow import EnqueueRules
 from rota.core.model import Schedule
+from rota.core.steps import OnNewVersion
 from rota.db.connection import Database
 from rota.db.dialect import Tx
+from rota.engine.instruments import REPAIRS
 
 if TYPE_CHECKING:
     from rota.engine.commands import Engine
+    from rota.engine.runner import Runner
 
 # the record of a resource by its org and its id or name; raises NotFound
 Describe = Callable[[Tx, str, str], dict[str, object]]
@@ -42,6 +46,15 @@ class DescribesResources(Protocol):
     """A kind of work whose resources the audit log describes before and after a change."""
 
     describers: Mapping[str, Describe]
+
+
+@runtime_checkable
+class ReadsTargets(Protocol):
+    """A kind of work whose targets are rows, which a request may create and use in one transaction."""
+
+    def reading(self, db: Database) -> "Runner":
+        """Return this runner with targets read through `db`, without caches that others share."""
+        ...
 
 
 @runtime_checkable
@@ -73,6 +86,24 @@ class DeletesWithSchedule(Protocol):
 
 
 @runtime_checkable
+class RulesEnqueuing(Protocol):
+    """A kind of work whose targets decide about their jobs as they are enqueued."""
+
+    async def enqueue_rules(self, org_id: str, target: str, payload: object) -> EnqueueRules | None:
+        """Return the rules of a target for a job with this payload; None without any."""
+        ...
+
+
+@runtime_checkable
+class RulesVersions(Protocol):
+    """A kind of work whose runs record steps."""
+
+    def on_new_version(self, tx: Tx, org_id: str, target: str) -> OnNewVersion:
+        """Return what becomes of runs of a target whose version no live worker has."""
+        ...
+
+
+@runtime_checkable
 class ExplainsRoutes(Protocol):
     """A kind of work that knows why no live worker runs a job."""
 
@@ -91,5 +122,5 @@ async def prune_in_chunks(db: Database, step: Callable[..., int], *args: object)
 def record_repair(engine: "Engine", repaired: str, count: int) -> None:
     """Count and log repairs, if there were any."""
     if count:
-        engine.metrics.repairs[repaired] += count
+        engine.metrics.add(REPAIRS, repaired, amount=count)
         log.warning("repaired", what=repaired, count=count)

@@ -11,23 +11,29 @@ from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.kinds import traits_of
 from rota.core.model import DueSchedule, Fire, FireResult, LeaseOffer, NewJob, Plan, Schedule
-from rota.core.plan import next_run_at, passed_gap
-from rota.core.policy import Overlap, Terms
+from rota.core.overlap import coalesced_jobs, skips_for_overlap, stopped_jobs, terms_of, without_fires
+from rota.core.plan import passed_gap
+from rota.core.policy import Overlap
 from rota.core.states import Condition, State, Status, Verdict
+from rota.core.steps import NO_DUE_TIME
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK
-from rota.core.timing.triggers import Cron, Every, Once
+from rota.core.timing.triggers import Cron, Every, Once, Recurring
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
 from rota.db.statement import insert_new
 from rota.db.tables import clocks, orgs, schedule_stats, schedules
-from rota.engine import jobs, slots, statements
+from rota.engine import catch_ups, freezes, jobs, slot_order, slots, statements
+from rota.engine.instruments import CLAIMS, FIRED, FIRES, SLOTS, WITH_FIRE
 from rota.engine.jobs import QueuedJob
+from rota.engine.metrics import Metrics, count_on_commit
 from rota.engine.schedule_rows import COLUMNS, schedule_of
 from rota.engine.schedules import LIVING, end_spans, finish_schedules, set_clock, set_last_status_skipped
 
 s, k = schedules.c, clocks.c
 REVISION = COLUMNS.index("revision")
+ORG_ID = COLUMNS.index("org_id")
+NEXT_SLOT = len(s) + 1  # in a row of `read_clocks`
 REASON_CHARS = 1000  # of an error that `condition_reason` keeps
 REPAIR_BATCH_ROWS = 500
 NEXT_DUE_OF_KIND = select(func.min(k.next_run_at)).where(
@@ -52,14 +58,27 @@ def read_clocks(
     )
 
 
-def due_schedules_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[DueSchedule], list[tuple[str, int, str]]]:
-    """Return the records of rows of `read_clocks`, and the rows that cannot be parsed as (id, revision, error)."""
+def windows_of(tx: Tx, rows: Sequence[tuple[Any, ...]], until: datetime) -> freezes.WindowsByOrg:
+    """Return the freeze windows from the first slot of rows of `read_clocks` on that begin by `until`. Read them after
+    the rows: `fire` then notices windows that changed in between."""
+    frozen = [row for row in rows if row[-1]]  # orgs that ever had a window
+    firsts = [slot for row in frozen if (slot := row[NEXT_SLOT]) is not None]
+    return freezes.between(tx, {row[ORG_ID] for row in frozen}, min(firsts), until) if firsts else {}
+
+
+def due_schedules_of(
+    rows: Iterable[tuple[Any, ...]], windows: freezes.WindowsByOrg
+) -> tuple[list[DueSchedule], list[tuple[str, int, str]]]:
+    """Return the records of rows of `read_clocks` with the freeze windows that cover them, and the rows that cannot be
+    parsed as (id, revision, error)."""
     due: list[DueSchedule] = []
     broken: list[tuple[str, int, str]] = []
     for row in rows:
         try:
-            fired, next_slot, frozen_at, frozen_until, at = row[len(s) :]
-            due.append(DueSchedule(schedule_of(row), next_slot, fired, frozen_at, frozen_until, at))
+            fired, next_slot, frozen_at, frozen_until, at, revision = row[len(s) :]
+            schedule = schedule_of(row)
+            covering = freezes.covering(schedule, windows.get(schedule.org_id, ()))
+            due.append(DueSchedule(schedule, next_slot, fired, frozen_at, frozen_until, at, revision, covering))
         except Exception as error:  # a corrupt row must not stop the scheduler
             broken.append((row[0], row[REVISION], f"{type(error).__name__}: {error}"))
     return due, broken
@@ -74,12 +93,40 @@ def fire(
     locked = statements.LOCK_CLOCKS.run(tx, [(due.schedule.id,) for due, _ in planned])
     current = {schedule_id: state for schedule_id, _, *state in locked}
     unchanged = [(due, plan) for due, plan in planned if current.get(due.schedule.id) == state_as_read(due)]
-    return apply_plans(tx, unchanged, now, None if any(limited for _, limited, *_ in locked) else lease)
+    following = [(due, plan) for due, plan in unchanged if due.schedule.timing.after is not None and plan.fires]
+    if following:
+        unchanged = [(due, plan) for due, plan in unchanged if due.schedule.timing.after is None or not plan.fires]
+    fired = apply_plans(tx, unchanged, now, None if any(limited for _, limited, *_ in locked) else lease)
+    return fired if not following else fire_following(tx, following, now, fired)
+
+
+def fire_following(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, fired: FireResult) -> FireResult:
+    """Carry out plans of schedules that run after others, whose slots are decided; the others are due again shortly
+    after those. Returns `fired` with what was fired."""
+    ids, fires = list(fired.schedule_ids), list(fired.fires)
+    waiting = [(due, plan) for due, plan in planned if due.is_due(now)]
+    while waiting:  # a schedule may run after one of this batch
+        held: list[tuple[DueSchedule, Plan]] = []
+        for due, plan in waiting:
+            before = slot_order.before(tx, due.schedule, [slot_fire.slot for slot_fire in plan.fires], now)
+            if before.held_until is not None:
+                held.append((due, plan))
+                slot_order.hold(tx, due.schedule, before.held_until)
+                continue
+            parts = [replace(part, follows=not before.may_start(part.slot)) for part in plan.fires]
+            result = apply_plans(tx, [(due, replace(plan, fires=tuple(parts)))], now)
+            slot_order.record(tx, due.schedule, before, now)
+            ids += result.schedule_ids
+            fires += result.fires
+        if len(held) == len(waiting):
+            break
+        waiting = held
+    return FireResult(ids, fires, fired.leased_jobs)
 
 
 def state_as_read(due: DueSchedule) -> list[object]:
     """Return the columns that LOCK_CLOCKS returns after `limited`, if the schedule did not change since it was read."""
-    return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until]
+    return [due.next_slot, due.schedule.revision, True, due.frozen_at, due.frozen_until, due.freeze_revision]
 
 
 def apply_plans(
@@ -97,7 +144,7 @@ def apply_plans(
     fires = [
         (schedule, slot_fire, job_id)
         for schedule, slot_fire, job_id in fires
-        if (schedule.id, slot_fire.slot) in inserted and not skips_for_overlap(schedule, busy)
+        if (schedule.id, slot_fire.slot) in inserted and not skips_for_overlap(schedule, busy.get(schedule.id, ()))
     ]
     replace_older(tx, fires, busy, now)
     # a serial key that only this schedule uses has no waiting job; jobs of others may wait on a shared one
@@ -107,17 +154,31 @@ def apply_plans(
         tx, [new_job(schedule, slot_fire, job_id) for schedule, slot_fire, job_id in fires], now, idle, lease
     )
     slots.record_gaps(tx, [(due.schedule, gap) for due, plan in planned for gap in plan.gaps])
-    skipped = [(due.schedule, plan) for due, plan in planned if plan.fires and skips_for_overlap(due.schedule, busy)]
+    for due, plan in planned:
+        if plan.catch_up is not None:
+            catch_ups.hold(tx, due.schedule, plan.catch_up, catch_ups.CatchUpSource.OUTAGE, now)
+    skips = {due.schedule.id for due, _ in planned if skips_for_overlap(due.schedule, busy.get(due.schedule.id, ()))}
+    skipped = [(due.schedule, plan) for due, plan in planned if plan.fires and due.schedule.id in skips]
     slots.count_skips(tx, [(schedule.id, len(plan.fires)) for schedule, plan in skipped])
     set_last_status_skipped(tx, [schedule for schedule, _ in skipped])
     advance(
         tx,
-        [
-            (due, without_fires(due, plan, now) if skips_for_overlap(due.schedule, busy) else plan)
-            for due, plan in planned
-        ],
+        [(due, without_fires(due, plan, now) if due.schedule.id in skips else plan) for due, plan in planned],
         now,
     )
+    skipped_slots = sum(len(plan.fires) for _, plan in skipped)
+
+    def count_slots(metrics: Metrics) -> None:
+        for instrument, labels, amount in (
+            (FIRES, (), len(fires)),
+            (SLOTS, (FIRED,), len(fires)),
+            (SLOTS, (Verdict.SKIPPED.value,), skipped_slots),
+            (CLAIMS, (WITH_FIRE,), len(leased)),
+        ):
+            if amount:
+                metrics.add(instrument, *labels, amount=amount)
+
+    count_on_commit(tx, count_slots)
     resumed = [due.schedule.id for due, _ in planned if (due.schedule.paused_until or now + TICK) <= now]
     if resumed:
         unpaused = {"paused_at": None, "paused_until": None, "pause_reason": None}
@@ -146,7 +207,8 @@ def replace_older(
 ) -> None:
     """Coalesce waiting jobs into newer slots; the policy `replace` also stops running jobs."""
     into = {schedule.id: slot_fire.slot for schedule, slot_fire, _ in fires if slot_fire.solo}
-    older = {row.id: row for key in into for row in busy.get(key, []) if row.solo_key is not None}
+    solo = [slot_fire for _, slot_fire, _ in fires if slot_fire.solo]
+    older = {row.id: row for key in into for row in coalesced_jobs(solo, busy.get(key, []))}
     if older:
         withdrawn = jobs.withdraw(tx, tables.jobs.c.id.in_(list(older)), Status.COALESCED, None, now, promoting=False)
         for schedule_id, slot in withdrawn:
@@ -156,20 +218,14 @@ def replace_older(
 
 
 def stop_replaced(tx: Tx, rows: Iterable[QueuedJob], now: datetime) -> None:
-    """Cancel the jobs that a replacing job replaces: through their worker, or in the queue. Backfills and retries that
-    have not started are kept: a user requested them."""
-    begun = (State.RUNNING, State.RETRY, State.PARKED)
-    ids = [row.id for row in rows if row.state in begun or row.trigger not in ("backfill", "retry")]
+    """Cancel the jobs that a replacing job replaces: through their worker, or in the queue."""
+    ids = [row.id for row in stopped_jobs(rows)]
     jobs.request_cancel(tx, ids, "replaced", now)
     jobs.withdraw(tx, tables.jobs.c.id.in_(ids), Status.CANCELED, "replaced", now, promoting=False)
 
 
-def skips_for_overlap(schedule: Schedule, busy: Mapping[str, Sequence[QueuedJob]]) -> bool:
-    return schedule.overlap is Overlap.SKIP and bool(busy.get(schedule.id))
-
-
 def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Sequence[QueuedJob]]) -> dict[str, object]:
-    skipped = skips_for_overlap(schedule, busy)
+    skipped = skips_for_overlap(schedule, busy.get(schedule.id, ()))
     return {
         "schedule_id": schedule.id,
         "slot": fire.slot,
@@ -180,12 +236,6 @@ def slot_row(schedule: Schedule, fire: Fire, job_id: str, busy: Mapping[str, Seq
         "job_id": None if skipped else job_id,
         "attempts": 0,
     }
-
-
-def without_fires(due: DueSchedule, plan: Plan, now: datetime) -> Plan:
-    """Return a plan whose slots were skipped for overlap. They do not count towards `max_runs`, so another follows."""
-    upcoming = plan.next_slot or triggers.next_slot(due.schedule.timing, plan.handled)
-    return replace(plan, fires=(), next_slot=upcoming, next_run_at=next_run_at(due.schedule, upcoming, now))
 
 
 def advance(tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime) -> None:
@@ -279,7 +329,7 @@ def run_now(
     if schedule.serial_key:
         lock_keys(tx, [schedule.serial_key])
     busy = jobs.of_schedules(tx, [schedule.id]).get(schedule.id, [])
-    if skips_for_overlap(schedule, {schedule.id: busy}):
+    if skips_for_overlap(schedule, busy):
         raise Conflict(f"schedule {schedule.name}: job {busy[0].id} is not done yet, and its overlap policy is skip")
     waiting = next((row.id for row in busy if row.solo_key is not None or is_waiting_request(row)), None)
     if schedule.keeps_one_waiting and waiting is not None:
@@ -305,7 +355,6 @@ def is_waiting_request(row: QueuedJob) -> bool:
 
 def new_job(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
     """Return the job of a slot."""
-    timing = schedule.timing
     return NewJob(
         id=job_id,
         org_id=schedule.org_id,
@@ -313,7 +362,7 @@ def new_job(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
         target=schedule.target,
         route=schedule.route,
         payload=schedule.input,
-        run_at=fire.run_at,
+        run_at=NO_DUE_TIME if fire.follows else fire.run_at,
         trigger=trigger_text(schedule),
         queue=schedule.queue,
         priority=schedule.priority,
@@ -323,15 +372,7 @@ def new_job(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
         schedule_id=schedule.id,
         slot=fire.slot,
         trace=fire.trace,
-        terms=Terms(
-            timeout=schedule.timeout,
-            retry=schedule.retry,
-            deadline_at=fire.run_at + schedule.start_deadline if schedule.start_deadline is not None else None,
-            window_until=triggers.window_close(timing, fire.slot) if timing.window else None,
-            window=timing.window,
-            zone=timing.zone,
-            grant_id=schedule.grant_id,
-        ),
+        terms=terms_of(schedule, fire),
     )
 
 
@@ -344,3 +385,5 @@ def trigger_text(schedule: Schedule) -> str:
             return f"schedule:every {span.total_seconds():g}s"
         case Once():
             return "schedule:once"
+        case Recurring(rule):
+            return f"schedule:{rule}"

@@ -6,6 +6,7 @@ SCOPE_FORMAT_CENTRALIZED: only this module knows the format of scopes; other mod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, or_, select, update
 
@@ -15,7 +16,7 @@ from rota.core.kinds import registered, traits_of
 from rota.db.dialect import Tx
 from rota.db.statement import insert_rows
 from rota.db.tables import grants, jobs, schedules
-from rota.engine import billing_accounts
+from rota.engine import billing_accounts, statements
 
 g, s = grants.c, schedules.c
 
@@ -83,6 +84,36 @@ class Grant:
     spent_total: int
     created_at: datetime
 
+    def trouble(self, kind: str, targets: Collection[str], now: datetime) -> str | None:
+        """Why work may not run under it, as a code; None if it may. Checked in this order."""
+        if self.revoked_at is not None:
+            return "grant_revoked"
+        if self.expires_at is not None and self.expires_at <= now:
+            return "grant_expired"
+        return None if covers(self.scopes, kind, targets) else "grant_scope"
+
+    def used_up(self, now: datetime) -> str | None:
+        """Return which of its budgets is used up: `total`, `per_day`, or None."""
+        if self.budget_total is not None and self.spent_total >= self.budget_total:
+            return "total"
+        spent = self.spent_on_day if self.spent_day == day_of(now) else 0
+        return "per_day" if self.budget_per_day is not None and spent >= self.budget_per_day else None
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A grant with the account that it is charged to, as far as a run depends on it."""
+
+    grant: Grant
+    balance_credits: int | None  # None: the account is not found
+    closed_at: datetime | None
+    key_id: str | None  # the default virtual key of the account
+
+
+def day_of(instant: datetime) -> datetime:
+    """The start of the day, in UTC, that an instant is charged to."""
+    return instant.replace(hour=0, minute=0, second=0, microsecond=0)
+
 
 def mint(
     tx: Tx, org_id: str, owner_id: str, scopes: Sequence[str], now: datetime, *, schedule_id: str | None = None,
@@ -102,8 +133,25 @@ def mint(
 
 
 def find(tx: Tx, org_id: str, grant_id: str) -> Grant | None:
-    row = tx.execute(select(grants).where(g.org_id == org_id, g.id == grant_id)).one_or_none()
-    return None if row is None else Grant(**row._asdict())
+    rows = statements.FIND_GRANT.run(tx, org_id=org_id, grant_id=grant_id)
+    return grant_of(rows[0]) if rows else None
+
+
+def authority_of(tx: Tx, org_id: str, grant_id: str) -> Authority | None:
+    """Return a grant with its account, in one statement; None if it is not found."""
+    rows = statements.FIND_AUTHORITY.run(tx, org_id=org_id, grant_id=grant_id)
+    columns = len(statements.GRANT)
+    return Authority(grant_of(rows[0][:columns]), *rows[0][columns:]) if rows else None
+
+
+def grant_of(values: Sequence[Any]) -> Grant:
+    """Return a grant from the values of `statements.GRANT`."""
+    return Grant(**dict(zip(statements.GRANT, values, strict=True)))
+
+
+def of_ids(tx: Tx, grant_ids: Collection[str]) -> dict[str, Grant]:
+    """Return grants of any org by id; unknown ids are left out."""
+    return {row.id: Grant(**row._asdict()) for row in tx.execute(select(grants).where(g.id.in_(grant_ids)))}
 
 
 def get(tx: Tx, org_id: str, grant_id: str) -> Grant:
@@ -119,27 +167,15 @@ def minted_for(tx: Tx, grant_id: str) -> str | None:
 
 
 def trouble(tx: Tx, org_id: str, grant_id: str, kind: str, targets: Collection[str], now: datetime) -> str | None:
-    """Why work may not run under a grant, as a code; None if it may. Checked in this order."""
+    """Why work may not run under a grant, as a code; None if it may."""
     grant = find(tx, org_id, grant_id)
-    if grant is None:
-        return "grant_not_found"
-    if grant.revoked_at is not None:
-        return "grant_revoked"
-    if grant.expires_at is not None and grant.expires_at <= now:
-        return "grant_expired"
-    return None if covers(grant.scopes, kind, targets) else "grant_scope"
+    return "grant_not_found" if grant is None else grant.trouble(kind, targets, now)
 
 
 def used_up(tx: Tx, grant_id: str, now: datetime) -> str | None:
     """Return which budget of a grant is used up: `total`, `per_day`, or None."""
-    grant = tx.execute(select(grants).where(g.id == grant_id)).one_or_none()
-    if grant is None:
-        return None
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = grant.spent_on_day if grant.spent_day == today else 0
-    if grant.budget_total is not None and grant.spent_total >= grant.budget_total:
-        return "total"
-    return "per_day" if grant.budget_per_day is not None and spent >= grant.budget_per_day else None
+    grant = of_ids(tx, [grant_id]).get(grant_id)
+    return None if grant is None else grant.used_up(now)
 
 
 def revoke(tx: Tx, org_id: str, grant_id: str, now: datetime) -> str:

@@ -1,7 +1,8 @@
 """Heartbeat of a worker, in a thread with its own connection: user code that blocks the event loop does not lose the
 lease.
 
-Each beat renews the lease, measures the database's clock and reads which runs are to be canceled.
+Each beat renews the lease, stores the worker's metrics if they changed, measures the database's clock and reads which
+runs are to be canceled.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from rota.core.clock import CLOCK_JUMP, SystemClock, stopwatch
 from rota.core.errors import RotaError
 from rota.db.connection import Database, open_database
 from rota.engine import workers
+from rota.engine.instruments import HEARTBEAT_FAILURES
+from rota.engine.metrics import Metrics, Snapshot
 
 log = structlog.get_logger("rota.heartbeat")
 
@@ -28,9 +31,12 @@ class Heartbeat:
         lease: timedelta,
         on_cancel: Callable[[dict[str, str]], None],
         on_lost: Callable[[], None],
+        metrics: Metrics | None = None,
     ) -> None:
         self.url, self.clock, self.worker, self.lease = url, clock, worker, lease
         self.on_cancel, self.on_lost = on_cancel, on_lost
+        self.metrics = metrics or Metrics()
+        self._stored: Snapshot = []  # of the metrics
         self._renewed = stopwatch()
         # declare no worker dead before then: those that waited for the database during our start renew first
         self.quiet_until = self._renewed + min(2.0, lease.total_seconds() / 3)
@@ -81,16 +87,19 @@ class Heartbeat:
 
     async def _beat(self, db: Database) -> bool:
         """Renew once; False when this worker was declared dead."""
-        seconds = self.lease.total_seconds()
+        seconds, snapshot = self.lease.total_seconds(), self.metrics.snapshot()
         try:
             async with asyncio.timeout(seconds / 2 if db.survives_partition else None):
-                sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease)
+                changed = None if snapshot == self._stored else snapshot
+                sample, holds, cancels = await db.tx(workers.beat, self.worker, self.lease, changed)
         except (RotaError, TimeoutError) as error:
+            self.metrics.add(HEARTBEAT_FAILURES)
             log.debug("the lease was not renewed; trying again", error=str(error))
             return True
         if not holds:
             log.error("this worker was declared dead; its work goes to others")
             return False
+        self._stored = snapshot
         if sample.received - self._renewed > seconds / 2:
             self.quiet_until = sample.received + seconds
         self._renewed = sample.sent  # the lease began no earlier than when the request was sent

@@ -8,17 +8,34 @@ import structlog
 
 from rota.core.clock import CLOCK_JUMP, SystemClock, real_sleep
 from rota.core.errors import Unavailable
-from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
-from rota.engine import audit_log, finishing, firing, jobs, runs, serial_keys, slots, workers
+from rota.engine import (
+    admission,
+    artifact_contents,
+    audit_log,
+    catch_ups,
+    children,
+    dependencies,
+    finishing,
+    firing,
+    jobs,
+    places,
+    runs,
+    serial_keys,
+    signals,
+    slots,
+    worker_metrics,
+    workers,
+)
 from rota.engine.commands import Engine
 from rota.engine.extensions import Prunes, Reconciles, prune_in_chunks, record_repair
 
 RECONCILE_EVERY = timedelta(minutes=5)
 UNROUTABLE_AFTER = timedelta(minutes=1)
+FULL_PRUNE_EVERY = timedelta(days=1)
 FORGET_WORKERS = timedelta(days=7)
 
 log = structlog.get_logger("rota.maintenance")
@@ -29,6 +46,8 @@ class Maintenance:
         self.engine, self.db, self.clock = engine, engine.db, engine.clock
         self.worker, self.may_judge = worker, may_judge
         self.stopping = False
+        self.pruned_at: datetime | None = None
+        self.fully_pruned_at: datetime | None = None
 
     async def run(self) -> None:
         """Reconcile at start and every five minutes; rescue whenever a lease has expired."""
@@ -66,15 +85,15 @@ class Maintenance:
         """Declare a worker dead and rescue all its jobs, in batches; returns their number."""
         taken, more = 0, True
         while more:
-            count, more, crashed = await self.db.tx(self.rescue_batch, worker)
-            self.engine.metrics.ended(crashed, 0)
+            count, more = await self.db.tx(self.rescue_batch, worker)
             taken += count
         if not await self.db.read(workers.is_alive, worker):
             log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
+            await self.db.tx(self.engine.apply_version_rules)
         self.engine.wake.signal("ready")
         return taken
 
-    def rescue_batch(self, tx: Tx, worker: str) -> tuple[int, bool, list[AttemptResult]]:
+    def rescue_batch(self, tx: Tx, worker: str) -> tuple[int, bool]:
         """Declare a worker dead and rescue a batch of its jobs; no-op if it renewed its lease. Everything is checked
         again here: this transaction may have waited long for its lock, and other workers for theirs to renew."""
         now = self.clock.now()
@@ -82,7 +101,7 @@ class Maintenance:
         evidence = workers.is_alive(tx, worker)  # False for later batches: the first one already used the evidence
         if self.may_judge() and not jumped:
             workers.declare_dead(tx, worker, now)
-        return (0, False, []) if workers.is_alive(tx, worker) else finishing.rescue(tx, worker, now, evidence=evidence)
+        return (0, False) if workers.is_alive(tx, worker) else finishing.rescue(tx, worker, now, evidence=evidence)
 
     async def reconcile(self) -> None:
         """RECONCILER_GUARANTEES_CHAIN: find inconsistent rows, repair and log them."""
@@ -93,31 +112,58 @@ class Maintenance:
         headless = await self.db.read(serial_keys.headless)
         if headless:
             record_repair(self.engine, "serial keys without a head", await self.db.tx(serial_keys.repair, headless))
+        ended = await self.db.read(dependencies.undelivered)
+        if ended:
+            woken = await self.db.tx(dependencies.wake_dependents, ended, now)
+            record_repair(self.engine, "jobs that waited for ended jobs", woken)
+        starving = await self.db.read(places.starving_keys)
+        if starving:
+            record_repair(self.engine, "places not handed on", await self.db.tx(places.free_places, starving, now))
         routes = await self.db.read(workers.live_routes, now)
         if routes:
             await self.db.tx(jobs.park_unroutable, routes, now - UNROUTABLE_AFTER)
+        await self.db.tx(self.engine.apply_version_rules)
+        ended = await self.db.read(children.undelivered)
+        if ended:
+            delivered = await self.db.tx(children.deliver_ended, ended, now)
+            record_repair(self.engine, "ended jobs whose parents still waited", delivered)
         for runner in self.engine.runners.values():
             if isinstance(runner, Reconciles):
                 await runner.reconcile(self.engine, now)
+        await self.engine.extend_calendars(now)
+        await self.engine.adopt_calendars()
         await self.db.tx(fill_counts)
         await self.prune(now)
 
     async def prune(self, now: datetime) -> None:
-        """Delete old rows by age and status; scheduling does not read them."""
+        """Delete old rows by age and status; scheduling does not read them. Between full passes, only runs that became
+        old since the last pass are read: those that are kept longer must not be read every five minutes."""
         settings = self.engine.settings
         kept_short = [Status.SUCCESS, Status.SKIPPED, Status.MISSED, Status.COALESCED, Status.CANCELED]
         rest = [status for status in Status if status not in kept_short]
-        for before, statuses in ((now - settings.keep_success, kept_short), (now - settings.keep_failed, rest)):
-            for org_id in await self.db.read(runs.orgs_with_old_runs, before, statuses):
-                await prune_in_chunks(self.db, runs.prune, org_id, before, statuses)
+        is_full = self.fully_pruned_at is None or abs(now - self.fully_pruned_at) >= FULL_PRUNE_EVERY
+        for kept, statuses in ((settings.keep_success, kept_short), (settings.keep_failed, rest)):
+            since = None if is_full or self.pruned_at is None else self.pruned_at - kept
+            for org_id in await self.db.read(runs.orgs_with_old_runs, since, now - kept, statuses):
+                await prune_in_chunks(self.db, runs.prune, org_id, since, now - kept, statuses)
+        for days in await self.db.read(runs.schedule_limits):
+            before = now - timedelta(days=days)
+            for schedule_id in await self.db.read(runs.schedules_with_old_runs, days, before):
+                await prune_in_chunks(self.db, runs.prune_schedule, schedule_id, before)
+        self.pruned_at, self.fully_pruned_at = now, now if is_full else self.fully_pruned_at
         for runner in self.engine.runners.values():
             if isinstance(runner, Prunes):
                 await runner.prune(self.engine, now)
         await prune_in_chunks(self.db, slots.prune, now - settings.keep_failed)
+        await self.db.tx(worker_metrics.merge_ended, now)
+        await prune_in_chunks(self.db, signals.prune, now - settings.keep_signals)
         await self.db.tx(workers.delete_stopped, now - FORGET_WORKERS)
+        await prune_in_chunks(self.db, admission.prune_rates, now)
         for prune in self.engine.extensions.prunes:
             await prune(self.engine, now)
+        await prune_in_chunks(self.db, catch_ups.prune, now - settings.keep_audit)
         await prune_in_chunks(self.db, audit_log.prune, now - settings.keep_audit)
+        await artifact_contents.sweep(self.engine)
 
 
 def fill_counts(tx: Tx, limit: int = 20) -> int:

@@ -5,21 +5,23 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
+from rota.core.catch_up import NO_LIMITS, CatchUpChoice, CatchUpLimits, plan_catch_up
 from rota.core.errors import Conflict
 from rota.core.model import DueSchedule, Gap, Schedule
-from rota.core.plan import plan
+from rota.core.plan import held_plan, plan
 from rota.core.policy import Misfire
 from rota.core.states import Verdict
 from rota.core.timing import triggers
 from rota.db.dialect import Tx, notify
 from rota.db.paging import Record
 from rota.db.tables import clocks, orgs, schedules
-from rota.engine import slots
+from rota.engine import backfill, catch_ups, slots, usual_runs
 from rota.engine.firing import apply_plans
 from rota.engine.schedule_rows import row_of
 from rota.engine.schedules import finish_schedules, get, record_passed_slots, set_clock, set_last_status_skipped
 
 s, k = schedules.c, clocks.c
+NO_GRACE = timedelta(0)
 
 
 def pause(tx: Tx, due: DueSchedule, reason: str, until: datetime | None, now: datetime) -> Schedule:
@@ -40,16 +42,24 @@ def pause(tx: Tx, due: DueSchedule, reason: str, until: datetime | None, now: da
     return new
 
 
-def resume(tx: Tx, due: DueSchedule, gap: Misfire, now: datetime) -> Schedule:
-    """End a pause. `gap` decides whether the slots that passed are skipped, or the latest or all of them fire now.
-    Raises Conflict if the schedule is not paused."""
+def resume(
+    tx: Tx,
+    due: DueSchedule,
+    choice: CatchUpChoice,
+    now: datetime,
+    limits: CatchUpLimits = NO_LIMITS,
+    by: str | None = None,
+) -> Schedule:
+    """End a pause. `choice` decides which of the slots that passed fire and when; a catch-up beyond the limits waits
+    for an approval. Raises Conflict if the schedule is not paused."""
     old = due.schedule
     if old.paused_at is None:
         raise Conflict(f"schedule {old.name!r} is not paused")
-    fire_passed = gap is not Misfire.SKIP and due.next_slot is not None and due.next_slot <= now
+    fire_passed = choice.gap is not Misfire.SKIP and due.next_slot is not None and due.next_slot <= now
     if fire_passed:
-        resumed = replace(due, schedule=replace(old, paused_at=None, paused_until=None, misfire=gap))
-        apply_plans(tx, [(resumed, plan(resumed, now, timedelta(0)))], now)
+        limit = choice.limit or old.catch_up_limit
+        unpaused = replace(old, paused_at=None, paused_until=None, misfire=choice.gap, catch_up_limit=limit)
+        fire_passed_slots(tx, replace(due, schedule=unpaused), choice, now, limits, by)
     elif due.next_slot is not None:
         record_passed_slots(tx, due, now, "paused")
         upcoming = due.next_slot if due.next_slot > now else triggers.next_slot(old.timing, now)
@@ -60,6 +70,28 @@ def resume(tx: Tx, due: DueSchedule, gap: Misfire, now: datetime) -> Schedule:
     tx.execute(update(schedules).where(s.id == old.id).values(**cleared, revision=s.revision + 1, updated_at=now))
     notify(tx, "clocks")
     return get(tx, old.org_id, old.id)
+
+
+def fire_passed_slots(
+    tx: Tx, due: DueSchedule, choice: CatchUpChoice, now: datetime, limits: CatchUpLimits, by: str | None
+) -> None:
+    """Fire the slots that passed while a schedule was paused, now or spread over some time, or hold them."""
+    planned = plan(due, now, NO_GRACE)
+    several = choice.gap is Misfire.ALL and len(planned.fires) > 1
+    if not several or not (limits.any or choice.spread):
+        apply_plans(tx, [(due, planned)], now)
+        return
+    usual = usual_runs.usual_run(tx, due.schedule.org_id, due.schedule.id)
+    held = held_plan(due, now, NO_GRACE, usual, limits)
+    if held is not None and held.catch_up is not None:
+        apply_plans(tx, [(due, replace(held, catch_up=None))], now)
+        catch_ups.hold(tx, due.schedule, held.catch_up, catch_ups.CatchUpSource.RESUME, now, by=by)
+    elif choice.spread:
+        apply_plans(tx, [(due, plan(due, now, NO_GRACE, hold_late=True))], now)
+        late = [fire.slot for fire in planned.fires if fire.run_at < now]
+        backfill.fire_caught_up(tx, due.schedule, plan_catch_up(late, choice, usual, NO_LIMITS, now), now)
+    else:
+        apply_plans(tx, [(due, planned)], now)
 
 
 def skip_next(tx: Tx, due: DueSchedule, reason: str, now: datetime) -> datetime:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from rota.core.steps import StepStatus, StepType, WaitingData
+
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
@@ -40,6 +42,13 @@ class JobRow:
     cancel_reason: str | None
     terms: object
     trace: str | None
+    parent_id: str | None
+    followed: bool
+    waiting: WaitingData | None
+    reserved_at: datetime | None
+    place_key: str | None
+    place_wanted: str | None
+    place_limit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,33 @@ class RunRow:
     grant_id: str | None
     usage: object
     lost_fence: int
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    parent_id: str | None
+
+
+@dataclass(slots=True)
+class StepRow:
+    """A row of `steps`."""
+
+    job_id: str
+    name: str
+    org_id: str
+    seq: int
+    type: StepType
+    status: StepStatus
+    attempts: int
+    started_at: datetime
+    run_id: str
+    finished_at: datetime | None = None
+    result: Any = None
+    error: Any = None
+    params: Any = None
+    until: datetime | None = None
+    topic: str | None = None
+    key: str | None = None
+    waits_for: str | None = None
+    child_job_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

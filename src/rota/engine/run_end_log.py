@@ -1,10 +1,13 @@
-"""Log lines about runs that ended: a line each, failures as warnings with the error's type and first line."""
+"""Log lines about runs that ended: a line each, failures as warnings with the error's type and first line.
+
+`ids` are further ids of a line, which the JSON format shows beside the others and the text format leaves out.
+"""
 
 from collections.abc import Mapping, Sequence
 
 import structlog
 
-from rota.core.model import AttemptResult
+from rota.core.model import AttemptResult, Job
 from rota.core.redact import redacted
 from rota.core.states import Status
 
@@ -40,7 +43,14 @@ def facts_of(run: AttemptResult) -> dict[str, object]:
         facts["slot"] = f"{run.job.slot:%H:%M:%S}"
         if run.started_at is not None and run.number == 1:
             facts["late_ms"] = round((run.started_at - run.job.run_at).total_seconds() * 1000)
+    facts["ids"] = ids_of(run.job) | {"kind": run.job.kind, "attempt": run.number}
     return facts
+
+
+def ids_of(job: Job) -> dict[str, object]:
+    """Return the ids of a job, its schedule and its trace, for log lines."""
+    schedule = {} if job.schedule_id is None else {"schedule": job.schedule_id}
+    return {"job": job.id, **schedule, "trace": job.traceparent[3:35]}
 
 
 def error_line(error: Mapping[str, object]) -> str:

@@ -9,13 +9,22 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, TextIO, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
+from rota.core.clock import stopwatch
+from rota.core.errors import LogicError
 from rota.core.model import Attempt, AttemptResult, Job, RunInfo
-from rota.core.policy import Failure
+from rota.core.policy import Failure, Retry, parse_retry
+from rota.core.policy import WorkFailed as WorkFailed
 from rota.core.redact import redacted_text
 from rota.core.schedule_form import Defaults
+from rota.core.steps import NO_DUE_TIME, Suspension
 from rota.db.dialect import Tx
+from rota.engine import durable_waits, effect_steps
+from rota.engine.durable import Durable
+from rota.engine.step_calls import Caller
+from rota.engine.step_errors import parse_wait
 
 if TYPE_CHECKING:
     from rota.engine.commands import Engine
@@ -78,6 +87,15 @@ class Learns(Protocol):
         ...
 
 
+@runtime_checkable
+class Closes(Protocol):
+    """A kind of work that keeps processes or connections between runs."""
+
+    async def close(self) -> None:
+        """Close them, when no run is left."""
+        ...
+
+
 @dataclass(slots=True)
 class RunContext:
     """A run as its work sees it: its job, log, cancellation and engine."""
@@ -93,6 +111,19 @@ class RunContext:
     _engine: "Engine | None" = None
     canceled: "StopFlag" = field(default_factory=lambda: StopFlag())
     has_room: Callable[[], bool] = lambda: False  # whether its worker has a free place: no other job waits for it
+    started_at: datetime = NO_DUE_TIME
+    suspension: Suspension | None = None  # why it leaves its worker; set by a wait
+    caller: Caller | None = None  # of its function; None for work that is no function
+    _durable: Durable | None = None
+    heartbeat_at: float = 0.0  # by the stopwatch: when it last called `heartbeat`
+    forward_heartbeat: Callable[[], None] | None = None  # in a child process: to the worker
+
+    def heartbeat(self) -> None:
+        """Report that the run makes progress. A run of a task with `heartbeat=…` that does not call this in time is
+        stopped. Any thread may call it."""
+        self.heartbeat_at = stopwatch()
+        if self.forward_heartbeat is not None:
+            self.forward_heartbeat()
 
     @property
     def org_id(self) -> str:
@@ -112,6 +143,94 @@ class RunContext:
     def fence(self) -> int:
         """Rises with every attempt of a serial key: pass it to systems that can refuse an older fence."""
         return self.job.fence
+
+    # durable tasks: these methods return an awaitable in async functions, and block in sync ones
+
+    @property
+    def durable(self) -> Durable:
+        """The steps of this run. Raises LogicError for work that has none."""
+        if self._durable is None:
+            if self.caller is None:
+                raise LogicError("steps are for tasks that are Python functions")
+            self._durable = Durable(self, self.caller)
+        return self._durable
+
+    async def finish_steps(self) -> None:
+        """Wait for steps that go on beside the code. Raises the error of a step that ends the run, also if its code
+        caught it."""
+        if self._durable is not None:
+            await self._durable.finish()
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        *args: object,
+        retry: Retry | Mapping[str, object] | None = None,
+        timeout: timedelta | str | float | None = None,
+        **kwargs: object,
+    ) -> Any:
+        """Call a function and record its result, JSON, under a name that is unique in this run. Once it is recorded, it
+        is returned without a call. Raises StepFailed, which is also of the class of the function's error."""
+        limit = None if timeout is None else parse_wait(timeout, "timeout")
+        rule = retry if isinstance(retry, Retry) else parse_retry(retry)
+        return self.durable.step(name, partial(function, *args, **kwargs), rule, limit)
+
+    def sleep(self, duration: timedelta | str | float, *, name: str | None = None) -> Any:
+        """Wait, for at most 366 days, without holding the worker: `ctx.sleep("3d")`."""
+        return self.durable.sleep(duration, name)
+
+    def effect(
+        self,
+        name: str,
+        function: Callable[..., object],
+        *args: object,
+        reconcile: Callable[..., object] | None = None,
+        timeout: timedelta | str | float | None = None,
+        **kwargs: object,
+    ) -> Any:
+        """Call a function that changes a system outside. It is recorded before it is called, and not repeated while its
+        outcome is unknown: then `reconcile(idempotency_key, params)` is asked, or a person. The function gets
+        `idempotency_key` if it has that parameter."""
+        limit = None if timeout is None else parse_wait(timeout, "timeout")
+        return effect_steps.effect(self.durable, name, function, args, kwargs, reconcile, limit)
+
+    def wait_for(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        timeout: timedelta | str | float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Wait for a signal without holding the worker; returns its payload. Raises TimeoutError."""
+        return durable_waits.wait_for(self.durable, topic, key, timeout, name)
+
+    def approval(
+        self,
+        who: str,
+        *,
+        title: str | None = None,
+        timeout: timedelta | str | float | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Wait for the decision of a person: `operator`, an e-mail address, or what keys have as `approve:WHO`. Returns
+        an `Approval`. Raises TimeoutError."""
+        return durable_waits.approval(self.durable, who, title, timeout, name)
+
+    def call(self, task: str, /, **params: object) -> Any:
+        """Enqueue a task as a child of this job and wait for it; returns its result. Raises ChildFailed."""
+        return durable_waits.call_task(self.durable, task, params, None)
+
+    def spawn(self, task: str, /, **params: object) -> Any:
+        """Enqueue a task as a child of this job; returns a handle with `job_id` and `result()`."""
+        return durable_waits.spawn(self.durable, task, params, None)
+
+    def map(
+        self, task: str, items: Sequence[Mapping[str, object]], *, at_most: int = 50, name: str | None = None
+    ) -> Any:
+        """Run a task as a child for the parameters of each item, at most so many at a time; returns their results."""
+        return durable_waits.map_task(self.durable, task, items, at_most, name)
 
 
 class StopFlag:
@@ -152,8 +271,8 @@ class RunLog:
     _tail_size = 0
     _dropped = 0
 
-    def __init__(self, run_id: str, now: Callable[[], datetime]) -> None:
-        self.run_id = run_id
+    def __init__(self, run_id: str, now: Callable[[], datetime], job: Job | None = None) -> None:
+        self.run_id, self.job = run_id, job
         self._now = now
 
     @property
@@ -319,14 +438,6 @@ class Canceled(Exception):
 
 class ChildCrashed(Exception):
     """The child process of an isolated run died."""
-
-
-class WorkFailed(Exception):
-    """The work failed outside this process, in a command or a child process, so there is no exception of its own."""
-
-    def __init__(self, failure: Failure, outcome: object = None) -> None:
-        super().__init__(failure.message)
-        self.failure, self.outcome = failure, outcome
 
 
 Runners = Mapping[str, Runner]

@@ -3,20 +3,23 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, select, update
 
-from rota.core.ids import trace_id_of, traceparent
+from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.kinds import registered, traits_of
 from rota.core.model import AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
 from rota.db.dialect import ResultRow, Tx
 from rota.db.statement import insert_rows
-from rota.db.tables import artifacts, jobs, logs, orgs, runs, slots
-from rota.engine import statements
+from rota.db.tables import artifacts, job_dependencies, jobs, logs, orgs, runs, schedules, slots, steps
+from rota.engine import object_operations, statements
+from rota.engine.metrics import count_on_commit
 from rota.engine.records import RunRow
-from rota.engine.runner import LogLine
+
+if TYPE_CHECKING:
+    from rota.engine.runner import LogLine
 
 NO_INFO = RunInfo()
 BY_ATTEMPT = (runs.c.attempt, runs.c.lost_fence.desc())  # of two runs with one attempt number, the lost one came first
@@ -39,6 +42,7 @@ def append(tx: Tx, ended: Sequence[AttemptResult], worker: str | None, now: date
     """Insert runs that ended, and count them for their schedules. `now` becomes `recorded_at`, by which the event feed
     reads new rows, with an overlap, because transactions do not commit in the order of their timestamps."""
     insert_rows(tx, runs, [row_of(result, worker, now) for result in ended])
+    count_on_commit(tx, lambda metrics: metrics.ended(ended))
     update_stats(tx, [result for result in ended if result.job.schedule_id])
 
 
@@ -48,7 +52,7 @@ def statuses(tx: Tx, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def record_lost(
-    tx: Tx, ended: Sequence[AttemptResult], worker: str, now: datetime, lines: Sequence[LogLine] = ()
+    tx: Tx, ended: Sequence[AttemptResult], worker: str, now: datetime, lines: "Sequence[LogLine]" = ()
 ) -> list[AttemptResult]:
     """Record attempts that ran but whose results were refused because the lease was lost, with their log lines; returns
     them. The reason is the status that they ended as. A row that a rescue wrote as crashed becomes lost. No other row
@@ -65,12 +69,22 @@ def record_lost(
         )
     ]
     rows = {attempt.run_id: row_of(attempt, worker, now) for attempt in late}
-    insert_rows(tx, runs, [row | {"lost_fence": row["fence"]} for run_id, row in rows.items() if run_id not in before])
+    resumed = {attempt.run_id for attempt in late if attempt.job.waiting is not None}  # may go on elsewhere by its id
+    insert_rows(
+        tx,
+        runs,
+        [
+            row | {"lost_fence": row["fence"], "id": new_id() if run_id in resumed else run_id}
+            for run_id, row in rows.items()
+            if run_id not in before
+        ],
+    )
     for run_id in rows.keys() & before.keys():
         values = {name: rows[run_id][name] for name in (*RESULT_COLUMNS, "recorded_at", "worker")}
         del values["id"], values["attempt"]
         tx.execute(update(runs).where(runs.c.id == run_id, runs.c.status == Status.CRASHED).values(values))
     write_logs(tx, [line for line in lines if line[0] in rows])
+    count_on_commit(tx, lambda metrics: metrics.ended(late))
     return late
 
 
@@ -104,22 +118,27 @@ def get(tx: Tx, org_id: str, run_id: str) -> RunRow | None:
 
 def of_job(tx: Tx, org_id: str, job_id: str) -> list[RunRow]:
     """Return all runs of a job, first attempt first."""
-    of_this_job = and_(runs.c.job_id == job_id, runs.c.org_id == org_id)
-    rows = tx.execute(select(runs).where(of_this_job).order_by(*BY_ATTEMPT))
+    return [run for run in of_jobs(tx, [job_id]) if run.org_id == org_id]
+
+
+def of_jobs(tx: Tx, job_ids: Collection[str]) -> list[RunRow]:
+    """Return all runs of these jobs, of any org, by job, first attempt first."""
+    rows = tx.execute(select(runs).where(runs.c.job_id.in_(job_ids)).order_by(runs.c.job_id, *BY_ATTEMPT))
     return [RunRow(**row._asdict()) for row in rows]
 
 
-def write_logs(tx: Tx, lines: Sequence[LogLine]) -> None:
+def write_logs(tx: Tx, lines: "Sequence[LogLine]") -> None:
     """Append log lines."""
     insert_rows(
         tx, logs, [{"run_id": run, "at": at, "stream": stream, "text": text} for run, at, stream, text in lines]
     )
 
 
-def log_size(tx: Tx, run_id: str, line_cost: int) -> int:
-    """Return the number of characters in the log of a run, with `line_cost` more for each line."""
-    size = func.coalesce(func.sum(func.length(logs.c.text) + line_cost), 0)
-    return int(tx.execute(select(size).where(logs.c.run_id == run_id)).scalar_one())
+def log_sizes(tx: Tx, run_ids: Collection[str], line_cost: int) -> dict[str, int]:
+    """Return the number of characters in the logs of runs that have one, with `line_cost` more for each line."""
+    size = func.sum(func.length(logs.c.text) + line_cost)
+    stmt = select(logs.c.run_id, size.label("size")).where(logs.c.run_id.in_(run_ids)).group_by(logs.c.run_id)
+    return {row.run_id: int(row.size) for row in tx.execute(stmt)}
 
 
 def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> Sequence[ResultRow]:
@@ -127,20 +146,48 @@ def read_logs(tx: Tx, run_id: str, after: int, limit: int) -> Sequence[ResultRow
     return list(tx.execute(stmt))
 
 
-def orgs_with_old_runs(tx: Tx, before: datetime, statuses: Collection[str]) -> list[str]:
-    """Return the ids of orgs that have runs of these statuses older than `before`."""
-    old = and_(runs.c.org_id == orgs.c.id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
+def orgs_with_old_runs(tx: Tx, since: datetime | None, before: datetime, statuses: Collection[str]) -> list[str]:
+    """Return the ids of orgs that have runs of these statuses recorded from `since` to `before`."""
+    old = and_(runs.c.org_id == orgs.c.id, recorded(since, before), runs.c.status.in_(statuses))
     return list(tx.execute(select(orgs.c.id).where(select(runs.c.id).where(old).exists())).scalars())
 
 
-def prune(tx: Tx, org_id: str, before: datetime, statuses: Collection[str], limit: int) -> int:
-    """Delete an org's old runs of these statuses with their logs and artifacts; returns their number.
-    Runs of jobs that still wait, and those that their kind has in use, are kept."""
+def prune(tx: Tx, org_id: str, since: datetime | None, before: datetime, statuses: Collection[str], limit: int) -> int:
+    """Delete an org's runs of these statuses recorded from `since` to `before`, with their logs and artifacts; returns
+    their number. Runs of jobs that still wait, those that their kind has in use, and those of schedules with a
+    retention of their own are kept."""
+    own = select(schedules.c.id).where(schedules.c.id == runs.c.schedule_id, schedules.c.keep_runs_days.is_not(None))
+    of_org = and_(runs.c.org_id == org_id, runs.c.status.in_(statuses), ~own.exists())
+    return delete_old(tx, and_(of_org, recorded(since, before)), limit)
+
+
+def schedule_limits(tx: Tx) -> list[int]:
+    """Return the different retentions of schedules that have their own, in days."""
+    days = schedules.c.keep_runs_days
+    return list(tx.execute(select(days).where(days.is_not(None)).distinct()).scalars())
+
+
+def schedules_with_old_runs(tx: Tx, days: int, before: datetime) -> list[str]:
+    """Return the ids of schedules with this retention that have runs recorded before `before`."""
+    old = select(runs.c.id).where(runs.c.schedule_id == schedules.c.id, runs.c.recorded_at < before)
+    return list(tx.execute(select(schedules.c.id).where(schedules.c.keep_runs_days == days, old.exists())).scalars())
+
+
+def prune_schedule(tx: Tx, schedule_id: str, before: datetime, limit: int) -> int:
+    """Delete runs of a schedule recorded before `before`, as `prune` does, of any status; returns their number."""
+    return delete_old(tx, and_(runs.c.schedule_id == schedule_id, runs.c.recorded_at < before), limit)
+
+
+def recorded(since: datetime | None, before: datetime) -> ColumnElement[bool]:
+    old = runs.c.recorded_at < before
+    return old if since is None else and_(old, runs.c.recorded_at >= since)
+
+
+def delete_old(tx: Tx, old: ColumnElement[bool], limit: int) -> int:
     alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
     in_use = [traits.runs_in_use() for traits in registered().values() if traits.runs_in_use is not None]
-    of_org = (runs.c.org_id == org_id, runs.c.recorded_at < before, runs.c.status.in_(statuses))
-    old = and_(*of_org, ~alive, *(~condition for condition in in_use))
-    rows = tx.execute(select(runs).where(old).order_by(runs.c.recorded_at, runs.c.id).limit(limit))
+    unused = and_(old, ~alive, *(~condition for condition in in_use))
+    rows = tx.execute(select(runs).where(unused).order_by(runs.c.recorded_at, runs.c.id).limit(limit))
     return delete_runs(tx, [RunRow(**row._asdict()) for row in rows])
 
 
@@ -150,12 +197,22 @@ def delete_runs(tx: Tx, rows: Sequence[RunRow]) -> int:
     if ids:
         keep_verdicts(tx, [row for row in rows if row.slot is not None])
         tx.execute(delete(logs).where(logs.c.run_id.in_(ids)))
+        object_operations.delete_of_runs(tx, ids)
         tx.execute(delete(artifacts).where(artifacts.c.run_id.in_(ids)))
         for traits in registered().values():
             if traits.delete_run_rows is not None:
                 traits.delete_run_rows(tx, ids)
         tx.execute(delete(runs).where(runs.c.id.in_(ids)))
+        delete_orphaned(tx, {row.job_id for row in rows})
     return len(ids)
+
+
+def delete_orphaned(tx: Tx, job_ids: Collection[str]) -> None:
+    """Delete the steps of jobs that have left the queue and have no runs any more, and what they waited for."""
+    for table in (steps, job_dependencies):
+        has_job = select(jobs.c.id).where(jobs.c.id == table.c.job_id).exists()
+        has_run = select(runs.c.id).where(runs.c.job_id == table.c.job_id).exists()
+        tx.execute(delete(table).where(table.c.job_id.in_(job_ids), ~has_job, ~has_run))
 
 
 def keep_verdicts(tx: Tx, rows: Sequence[RunRow]) -> None:
@@ -185,15 +242,16 @@ def row_of(result: AttemptResult, worker: str | None, now: datetime | None) -> d
     of_job = {
         "job_id": job.id, "org_id": job.org_id, "kind": job.kind, "target": job.target, "route": job.route,
         "input": job.payload, "schedule_id": job.schedule_id, "slot": job.slot, "trigger": job.trigger,
-        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence,
+        "retry_of": job.last_run_id, "queued_at": job.queued_at, "fence": job.fence, "parent_id": job.parent_id,
     }  # fmt: skip
     result_columns = dict(zip(RESULT_COLUMNS, result_values(result), strict=True))
-    return of_job | result_columns | {"recorded_at": now or result.finished_at, "worker": worker}
+    return of_job | result_columns | {"recorded_at": now or result.finished_at, "worker": result.worker or worker}
 
 
 def result_values(result: AttemptResult) -> tuple[object, ...]:
     """Return the values of RESULT_COLUMNS."""
     info = result.info or NO_INFO
+    resources = info.resources
     return (
         result.run_id,
         result.number,
@@ -209,4 +267,6 @@ def result_values(result: AttemptResult) -> tuple[object, ...]:
         info.usage,
         result.job.trace[3:35] if result.job.trace else info.trace_id,
         result.job.terms.grant_id,
+        None if resources is None else resources.cpu_seconds,
+        None if resources is None else resources.peak_memory_bytes,
     )

@@ -1,4 +1,4 @@
-"""Commands on schedules: create, edit, delete, pause, skip, run now, backfill, freeze. Each is one transaction, except
+"""Commands on schedules: create, edit, delete, pause, skip, run now, freeze. Each is one transaction, except
 that commands on many schedules change them in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -7,19 +7,21 @@ from datetime import datetime
 from functools import partial
 
 from rota.core import parse, schedule_form
+from rota.core.catch_up import CatchUpChoice
 from rota.core.errors import Conflict, Invalid, TooMuchEffort, together
 from rota.core.kinds import traits_of
 from rota.core.model import DueSchedule, Schedule
-from rota.core.plan import FIRE_BATCH_SLOTS
-from rota.core.policy import Misfire, choice, parse_overlap
+from rota.core.policy import parse_overlap
 from rota.core.schedule_form import ScheduleBody
-from rota.core.timing import triggers
+from rota.core.timing_form import Calendars
 from rota.db.dialect import Tx
-from rota.engine import backfill, firing, pauses, schedule_rows, schedules
+from rota.engine import calendars, firing, pauses, schedule_rows, schedules
 from rota.engine.authority import check_grant, check_owner, with_grant
+from rota.engine.calendar_commands import CalendarCommands
+from rota.engine.catch_up_commands import CatchUpCommands, catch_up_choice
 from rota.engine.compute import compute
-from rota.engine.engine_base import EngineBase
 from rota.engine.extensions import DeletesWithSchedule
+from rota.engine.freeze_commands import FreezeCommands
 
 ScheduleCheck = Callable[[Schedule, Schedule | None], None]  # what a schedule becomes, and what is stored
 BULK_SCHEDULES_MAX = 10_000
@@ -27,7 +29,7 @@ UNDECLARED_REASON = "no longer declared in the program"  # pause reason of a sch
 CHANGE_BATCH_ROWS = 50  # schedules that one transaction changes
 
 
-class ScheduleCommands(EngineBase):
+class ScheduleCommands(CalendarCommands, CatchUpCommands, FreezeCommands):
     async def create_schedules(
         self,
         org_id: str,
@@ -45,9 +47,10 @@ class ScheduleCommands(EngineBase):
         new: list[Schedule] = []
         errors: list[Invalid] = []
         routes: dict[tuple[str, str], str] = {}  # of targets that are given nothing: looked up once for all
+        known = await self.calendars_named(org_id, map(fields_of, bodies))
 
         def parse_all() -> list[Schedule | Invalid]:
-            return [self.parsed(body, org_id=org_id, now=now, source=source, by=by) for body in bodies]
+            return [self.parsed(body, org_id=org_id, now=now, source=source, by=by, known=known) for body in bodies]
 
         for position, schedule in enumerate(await compute(parse_all)):
             try:
@@ -67,6 +70,7 @@ class ScheduleCommands(EngineBase):
             raise together(errors)
 
         def step(tx: Tx) -> list[Schedule]:
+            calendars.hold(tx, org_id, new)
             granted = [with_grant(tx, self.runners, self.act, schedule, now) for schedule in new]
             schedules.insert(tx, granted, now, rows)
             return granted
@@ -77,12 +81,19 @@ class ScheduleCommands(EngineBase):
         return created
 
     def parsed(
-        self, body: Mapping[str, object] | ScheduleBody, *, org_id: str, now: datetime, source: str, by: str | None
+        self,
+        body: Mapping[str, object] | ScheduleBody,
+        *,
+        org_id: str,
+        now: datetime,
+        source: str,
+        by: str | None,
+        known: Calendars,
     ) -> Schedule | Invalid:
         """Return a schedule from its flat form, or its validation error. Raises TooMuchEffort."""
         try:
             return schedule_form.parse_schedule(
-                body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by
+                body, org_id=org_id, defaults=self.defaults, now=now, source=source, by=by, calendars=known
             )
         except TooMuchEffort:
             raise
@@ -106,12 +117,14 @@ class ScheduleCommands(EngineBase):
         now = self.clock.now()
         parse_change = schedule_form.parse_put if whole else schedule_form.parse_patch
         before = await self.db.read(schedules.get, org_id, key)
-        edited = parse_change(before, changes, defaults=self.defaults, now=now)
+        known = await self.calendars_named(org_id, [changes])
+        edited = parse_change(before, changes, defaults=self.defaults, now=now, calendars=known)
         route = await self.resolve(edited) if whole or {"target", "input"} & set(changes) else before.route
 
         def step(tx: Tx) -> Schedule:
             due = schedules.lock(tx, org_id, before.id)
-            new = parse_change(due.schedule, changes, defaults=self.defaults, now=now)
+            new = parse_change(due.schedule, changes, defaults=self.defaults, now=now, calendars=known)
+            calendars.hold(tx, org_id, [new])
             if not by_manager:
                 check_managed_fields(due.schedule, new)
             if check is not None:
@@ -141,10 +154,24 @@ class ScheduleCommands(EngineBase):
         text = parse.text(reason, "reason", 1000)
         return await self.write_and_wake(lambda tx: pauses.pause(tx, schedules.lock(tx, org_id, key), text, end, now))
 
-    async def resume_schedule(self, org_id: str, key: str, *, gap: object = "skip") -> Schedule:
-        now = self.clock.now()
-        policy = choice(Misfire, gap, "gap")
-        return await self.write_and_wake(lambda tx: pauses.resume(tx, schedules.lock(tx, org_id, key), policy, now))
+    async def resume_schedule(
+        self,
+        org_id: str,
+        key: str,
+        *,
+        gap: object = "skip",
+        limit: int | None = None,
+        spread_hours: float | None = None,
+    ) -> Schedule:
+        """End a pause; `gap` decides about the slots that passed in it: see `pauses.resume`."""
+        now, choice = self.clock.now(), catch_up_choice(gap, limit, spread_hours)
+        return await self.write_and_wake(
+            lambda tx: self.resume_locked(tx, schedules.lock(tx, org_id, key), choice, now)
+        )
+
+    def resume_locked(self, tx: Tx, due: DueSchedule, choice: CatchUpChoice, now: datetime) -> Schedule:
+        by = None if self.act is None else self.act.user_id
+        return pauses.resume(tx, due, choice, now, self.settings.catch_up, by)
 
     async def skip_next(self, org_id: str, key: str, *, reason: str = "") -> datetime:
         now = self.clock.now()
@@ -180,35 +207,6 @@ class ScheduleCommands(EngineBase):
 
         return await self.write_and_wake(step)
 
-    async def backfill(
-        self,
-        org_id: str,
-        key: str,
-        *,
-        since: object,
-        until: object,
-        reprocess: bool = False,
-        limit: int = 100,
-        dry_run: bool = False,
-    ) -> list[datetime]:
-        """Fire past slots that did not run; returns them. A dry run only returns them."""
-        now = self.clock.now()
-        first, last = triggers.parse_instant(since, "from"), triggers.parse_instant(until, "to")
-        if first > last:
-            raise Invalid("to", until, f"lies before `from` ({first.isoformat()})")
-        most = parse.whole(limit, "limit", 1, FIRE_BATCH_SLOTS)
-
-        def read(tx: Tx) -> backfill.PastSlots:
-            return backfill.read_past_slots(tx, schedules.read_with_clock(tx, org_id, key), first, last, now)
-
-        before = await self.db.read(read)
-        chosen = await compute(before.unfired, most, reprocess=reprocess)
-        if dry_run or not chosen:
-            return chosen
-        return await self.write_and_wake(
-            lambda tx: backfill.fire_past(tx, before, chosen, reprocess=reprocess, now=self.clock.now())
-        )
-
     async def pause_many(
         self, org_id: str, filters: Mapping[str, object], *, reason: str = "", until: object = None
     ) -> list[Schedule]:
@@ -219,11 +217,11 @@ class ScheduleCommands(EngineBase):
 
     async def resume_many(self, org_id: str, filters: Mapping[str, object], *, gap: object = "skip") -> list[Schedule]:
         """Resume all schedules that match; returns those that were paused."""
-        now, policy = self.clock.now(), choice(Misfire, gap, "gap")
+        now, choice = self.clock.now(), catch_up_choice(gap)
         if filters.get("paused") is False:
             return []
         paused = {**filters, "paused": True}
-        return await self.change_many(org_id, paused, lambda tx, due: pauses.resume(tx, due, policy, now))
+        return await self.change_many(org_id, paused, lambda tx, due: self.resume_locked(tx, due, choice, now))
 
     async def enable_many(self, org_id: str, filters: Mapping[str, object], *, enabled: bool) -> list[Schedule]:
         """Enable or disable all schedules that match; returns those that changed. Left out are producers of
@@ -310,6 +308,11 @@ def check_managed_fields(old: Schedule, new: Schedule) -> None:
     changed = sorted(field for field, value in after.items() if before[field] != value and field not in own)
     if changed:
         raise Conflict(f"schedule '{old.name}' is managed by {old.managed_by} (refused: {', '.join(changed)})")
+
+
+def fields_of(body: Mapping[str, object] | ScheduleBody) -> Mapping[str, object]:
+    """Return what a body says about its calendar, before it is validated."""
+    return {"calendar": body.calendar} if isinstance(body, ScheduleBody) else body
 
 
 def at_item(error: Invalid, position: int) -> Invalid:

@@ -10,7 +10,7 @@ from rota.core.model import Schedule
 from rota.core.plan import first_plan
 from rota.core.policy import Misfire, Overlap, parse_retry
 from rota.core.states import Condition
-from rota.core.timing import triggers
+from rota.core.timing import stored
 from rota.core.timing.triggers import Once, Timing
 from rota.db.tables import schedules
 
@@ -30,7 +30,7 @@ class NewRows:
 def new_rows(new: Sequence[Schedule], now: datetime) -> NewRows:
     """Return the rows of new schedules. Computes their first slots, so call it outside a transaction."""
     columns = {name: [read(schedule) for schedule in new] for name, read in COLUMN_VALUES.items()}
-    spans = [span_row(schedule, triggers.dump(schedule.timing), now) if schedule.enabled else None for schedule in new]
+    spans = [span_row(schedule, stored.dump(schedule.timing), now) if schedule.enabled else None for schedule in new]
     return NewRows(columns, [clock_row(schedule, now) for schedule in new], spans)
 
 
@@ -82,7 +82,7 @@ def schedule_of(row: Sequence[Any], readable: bool = True) -> Schedule:
     for position, read in FIELD_READERS:
         values[position] = read(values[position])
     try:
-        values[TIMING] = triggers.load(values[TIMING])
+        values[TIMING] = stored.load(values[TIMING])
     except Exception:
         if readable:
             raise
@@ -112,7 +112,7 @@ FIELD_READERS: Sequence[tuple[int, Callable[[Any], object]]] = [  # of fields wh
 ]
 COLUMN_VALUES: Mapping[str, Callable[[Schedule], object]] = {  # the value of each column
     **{name: attrgetter(name) for name in COLUMNS},
-    "timing": lambda schedule: triggers.dump(schedule.timing),
+    "timing": lambda schedule: stored.dump(schedule.timing),
     "start_deadline_seconds": lambda schedule: to_seconds(schedule.start_deadline),
     "timeout_seconds": lambda schedule: to_seconds(schedule.timeout),
     "retry": lambda schedule: schedule.retry and schedule.retry.dump(),

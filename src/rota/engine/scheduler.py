@@ -19,10 +19,12 @@ import structlog
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import DueSchedule, PlannedSchedule
-from rota.core.plan import plan_again, plan_at
+from rota.core.plan import held_plan, plan_again, plan_at
+from rota.core.policy import Misfire
 from rota.db.dialect import Tx
-from rota.engine import firing, jobs
+from rota.engine import firing, jobs, usual_runs
 from rota.engine.commands import Engine
+from rota.engine.freezes import WindowsByOrg
 from rota.engine.worker import Worker
 from rota.engine.worker.prefetch import EARLY_FIRE, Reservation
 from rota.engine.worker.registration import POLL_SECONDS
@@ -117,12 +119,14 @@ class Scheduler:
         """Read the schedules that are due within POLL_AHEAD and plan each for its due time, so that only the
         transaction is left to do then."""
         soon = self.clock.now() + POLL_AHEAD
-        rows, next_job_at, next_schedule_at, truncated = await self.db.read(read_due, self.kinds, soon, self.orgs)
-        self.engine.metrics.looked = self.polled_at = stopwatch()
+        rows, windows, next_job_at, next_schedule_at, truncated = await self.db.read(
+            read_due, self.kinds, soon, self.orgs
+        )
+        self.engine.metrics.polled_at = self.polled_at = stopwatch()
         planned: list[PlannedSchedule] = []
         broken: list[Broken] = []
         for start in range(0, len(rows), FIRE_BATCH_ROWS):
-            due_schedules, unreadable = firing.due_schedules_of(rows[start : start + FIRE_BATCH_ROWS])
+            due_schedules, unreadable = firing.due_schedules_of(rows[start : start + FIRE_BATCH_ROWS], windows)
             broken += unreadable
             for due in due_schedules:
                 try:
@@ -217,6 +221,8 @@ class Scheduler:
         if frozen:
             await self.db.tx(firing.hold_frozen, frozen)
         current = await self.plan_current([pair for pair in planned if not pair.due.frozen(now)], now)
+        if self.engine.settings.catch_up.any:
+            current = await self.hold_catch_ups(current, now)
         if self.engine.tracing is not None:
             current = self.engine.tracing.trace_fires(current)
         fired = await self.fire_planned(current, now)
@@ -231,6 +237,20 @@ class Scheduler:
             except Exception as error:  # ONE_BAD_ROW_STOPS_NO_LOOP
                 await self.mark_broken(*broken_of(pair.due, error))
         return current
+
+    async def hold_catch_ups(self, planned: list[PlannedSchedule], now: datetime) -> list[PlannedSchedule]:
+        """Replace plans whose late slots exceed a limit by plans in which they wait for an approval. Only plans that
+        fire several slots are looked at."""
+        settings = self.engine.settings
+        checked = []
+        for pair in planned:
+            due = pair.due
+            if len(pair.plan.fires) > 1 and due.schedule.misfire is Misfire.ALL:
+                usual = await self.db.read(usual_runs.usual_run, due.schedule.org_id, due.schedule.id)
+                held = held_plan(due, now, settings.misfire_grace, usual, settings.catch_up)
+                pair = pair if held is None else PlannedSchedule(due, held)
+            checked.append(pair)
+        return checked
 
     async def fire_planned(self, planned: Sequence[PlannedSchedule], now: datetime) -> set[str]:
         """Fire in one transaction; returns the ids of schedules that were unchanged since the poll. A batch with a row
@@ -251,7 +271,6 @@ class Scheduler:
             log.error("slot could not be fired; skipped", schedule=due.schedule.id, error=error.message)
             await self.db.tx(firing.fail_slots, due, plan, error.message, now)
             return set()
-        self.engine.metrics.fired += len(fired.fires)
         self.engine.wake.signal("ready" if len(fired.leased_jobs) < len(fired.fires) else "taken")
         return set(fired.schedule_ids)
 
@@ -269,12 +288,13 @@ class Scheduler:
 
 def read_due(
     tx: Tx, kinds: Sequence[str], soon: datetime, orgs: Sequence[str] | None = None
-) -> tuple[Sequence[tuple[object, ...]], datetime | None, datetime | None, bool]:
-    """The rows of schedules that are due by `soon`; when the first delayed job is due, and the first schedule after
-    `soon`; and whether there are more rows than one poll reads."""
+) -> tuple[Sequence[tuple[object, ...]], WindowsByOrg, datetime | None, datetime | None, bool]:
+    """The rows of schedules that are due by `soon`, and the freeze windows of their orgs; when the first delayed job is
+    due, and the first schedule after `soon`; and whether there are more rows than one poll reads."""
     rows = firing.read_clocks(tx, kinds, soon, POLL_LIMIT_ROWS, orgs)
     truncated = len(rows) == POLL_LIMIT_ROWS
-    return rows, jobs.next_due(tx), None if truncated else firing.next_due_at(tx, kinds, soon), truncated
+    windows = firing.windows_of(tx, rows, soon)
+    return rows, windows, jobs.next_due(tx), None if truncated else firing.next_due_at(tx, kinds, soon), truncated
 
 
 def broken_of(due: DueSchedule, error: Exception) -> Broken:

@@ -4,31 +4,47 @@ Every change of a schedule's slots locks its clock row first, so fire, edit, res
 are serialised; the primary key of `slots` rejects what is left.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-import orjson
-from sqlalchemy import ColumnElement, Text, and_, func, literal, or_, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    delete,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from rota.core.errors import Conflict, NotFound, StaleRevision
+from rota.core.freeze import FreezeWindow
 from rota.core.kinds import traits_of
 from rota.core.model import DueSchedule, Schedule
 from rota.core.plan import next_run_at, passed_gap
 from rota.core.states import Condition, State, Status, Verdict
-from rota.core.timing import triggers
+from rota.core.timing import stored
 from rota.db import tables
-from rota.db.dialect import Tx, lock_keys, notify
-from rota.db.statement import insert_columns, insert_rows
-from rota.db.tables import clocks, orgs, schedule_stats, schedules, trigger_spans
-from rota.engine import grants, jobs, slots
+from rota.db.dialect import Query, Tx, escape_like, lock_keys, notify
+from rota.db.statement import Statement, compiled, insert_columns, insert_rows
+from rota.db.tables import clocks, orgs, schedule_stats, schedule_tags, schedules, trigger_spans
+from rota.engine import catch_ups, freezes, grants, jobs, slot_order, slots
 from rota.engine.schedule_rows import NewRows, clock_row, new_rows, row_of, schedule_of, span_row
 
-s, k = schedules.c, clocks.c
+s, k, tagged = schedules.c, clocks.c, schedule_tags.c
 LIVING = s.deleted_at.is_(None)
 INSERT_ROWS = 500  # schedules that one statement inserts; other requests run between two statements
+STATEMENTS_MAX = 500  # combinations of filters whose statement is kept
+
+FilterShape = tuple[frozenset[str], bool | None, bool | None, bool]
 
 
 def insert(tx: Tx, new: Sequence[Schedule], now: datetime, rows: NewRows | None = None) -> None:
@@ -49,6 +65,9 @@ def insert(tx: Tx, new: Sequence[Schedule], now: datetime, rows: NewRows | None 
         insert_rows(tx, clocks, rows.clocks[part])
         insert_rows(tx, schedule_stats, [{"schedule_id": schedule.id, **zero} for schedule in new[part]])
         insert_rows(tx, trigger_spans, [span for span in rows.spans[part] if span is not None])
+    set_tags(tx, None, new)
+    if any(schedule.timing.after for schedule in new):
+        slot_order.check(tx, new[0].org_id, new)
     notify(tx, "clocks")
 
 
@@ -87,47 +106,111 @@ def declared_by(tx: Tx, org_id: str, source: str) -> list[Schedule]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleFilters:
+    """Which schedules are listed, counted or changed; None does not filter."""
+
+    name: str | None = None  # a part of it
+    kind: str | None = None
+    tag: str | None = None
+    enabled: bool | None = None
+    paused: bool | None = None
+    condition: str | None = None
+    targets: Sequence[str] | None = None
+    ids: Sequence[str] | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of a statement with `conditions`, beside `org_id`."""
+        name = None if self.name is None else f"%{escape_like(self.name)}%"
+        targets = None if self.targets is None else list(self.targets)
+        ids = None if self.ids is None else list(self.ids)
+        values = {
+            "name": name, "kind": self.kind, "tag": self.tag, "condition": self.condition, "targets": targets,
+            "ids": ids,
+        }  # fmt: skip
+        return {field: value for field, value in values.items() if value is not None}
+
+    @property
+    def shape(self) -> FilterShape:
+        """What the text of a statement depends on."""
+        return frozenset(self.params), self.enabled, self.paused, self.condition == Condition.BROKEN
+
+
+def matching(columns: Sequence[ColumnElement[Any]], shape: FilterShape) -> tuple[Query, Any, Any]:
+    """Return a query for these columns of the schedules of `org_id` that match, and the columns of name and id to sort
+    by: by either of them in the order of an index. A list by tag reads no other schedules; one by a part of the name
+    reads the names of the org's schedules in their order, until it has enough."""
+    params, enabled, paused, broken = shape
+    stmt = select(*columns).where(s.org_id == bindparam("org_id"), LIVING)
+    name: Any = s.name
+    schedule_id: Any = s.id
+    if "tag" in params:
+        of_tag = (tagged.org_id == bindparam("org_id"), tagged.tag == bindparam("tag"), tagged.schedule_id == s.id)
+        stmt, name, schedule_id = stmt.where(*of_tag), tagged.name, tagged.schedule_id
+    if "name" in params:
+        stmt = stmt.where(func.lower(name).like(func.lower(bindparam("name")), escape="/"))
+    if "kind" in params:
+        stmt = stmt.where(s.kind == bindparam("kind"))
+    if "condition" in params:  # literals, as below: a partial index serves no parameter
+        stmt = stmt.where(s.condition == (literal_column("'broken'") if broken else bindparam("condition")))
+    if "targets" in params:
+        stmt = stmt.where(s.target.in_([literal_column("{list:targets}")]))
+    if "ids" in params:
+        stmt = stmt.where(s.id.in_([literal_column("{list:ids}")]))
+    if enabled is not None:
+        stmt = stmt.where(s.enabled == (true() if enabled else false()))
+    if paused is not None:
+        stmt = stmt.where(s.paused_at.is_not(None) if paused else s.paused_at.is_(None))
+    return stmt, name, schedule_id
+
+
 def ids_matching(tx: Tx, /, org_id: str, **filters: Any) -> list[str]:
-    """Return the ids of all schedules that match, ascending."""
-    stmt = select(s.id).where(s.org_id == org_id, LIVING, *schedule_filters(**filters))
-    return list(tx.execute(stmt.order_by(s.id)).scalars())
+    """Return the ids of all schedules that match `ScheduleFilters`, ascending."""
+    wanted = ScheduleFilters(**filters)
+    return [schedule_id for (schedule_id,) in ids_statement(wanted.shape).run(tx, org_id=org_id, **wanted.params)]
 
 
-def schedule_filters(
-    *,
-    name: str | None = None,
-    kind: str | None = None,
-    tag: str | None = None,
-    enabled: bool | None = None,
-    paused: bool | None = None,
-    condition: str | None = None,
-    targets: Sequence[str] | None = None,
-) -> list[ColumnElement[bool]]:
-    """Return the conditions of a list of schedules; None does not filter."""
-    plain = ((s.kind, kind), (s.enabled, enabled), (s.condition, condition), (s.paused_at.is_not(None), paused))
-    conditions = [column == value for column, value in plain if value is not None]
-    if targets is not None:
-        conditions.append(s.target.in_(targets))
-    if name is not None:
-        conditions.append(s.name.icontains(name, autoescape=True))
-    return conditions if tag is None else [*conditions, has_tag(tag)]
+@functools.lru_cache(STATEMENTS_MAX)
+def ids_statement(shape: FilterShape) -> Statement:
+    stmt, _, schedule_id = matching([s.id], shape)
+    return compiled("Return the ids of schedules that match.", stmt.order_by(schedule_id))
 
 
-def has_tag(tag: str) -> ColumnElement[bool]:
-    """Match schedules with a tag. `tags` is a JSON text; `replace` finds a part of it on both databases, case-sensitive
-    and without wildcards."""
-    text = type_coerce(s.tags, Text)
-    items = literal(",") + func.substr(text, 2, func.length(text) - 2) + ","
-    return func.replace(items, f",{orjson.dumps(tag).decode()},", "") != items
+def set_tags(tx: Tx, old: Schedule | None, new: Sequence[Schedule]) -> None:
+    """Store the tags of schedules that are new, or of one that replaces `old`. A deleted schedule has none."""
+    if old is not None and old.tags:
+        of_old = (tagged.org_id == old.org_id, tagged.tag.in_(old.tags), tagged.name == old.name)
+        tx.execute(delete(schedule_tags).where(*of_old))
+    rows = [
+        {"org_id": schedule.org_id, "tag": tag, "name": schedule.name, "schedule_id": schedule.id}
+        for schedule in new
+        if schedule.deleted_at is None
+        for tag in dict.fromkeys(schedule.tags)
+    ]
+    for start in range(0, len(rows), INSERT_ROWS):
+        insert_rows(tx, schedule_tags, rows[start : start + INSERT_ROWS])
 
 
 def lock(tx: Tx, org_id: str, key: str) -> DueSchedule:
     """Return a schedule and lock its clock row until the transaction ends. `next_slot` is None if none is planned."""
     schedule_id = get(tx, org_id, key).id
     clock = tx.execute(select(clocks).where(k.schedule_id == schedule_id).with_for_update()).one()
-    org = tx.execute(select(orgs.c.frozen_at, orgs.c.frozen_until).where(orgs.c.id == org_id)).one()
+    o = orgs.c
+    org = tx.execute(select(o.frozen_at, o.frozen_until, o.freeze_revision).where(o.id == org_id)).one()
     schedule = get(tx, org_id, schedule_id)  # read again: another transaction may have changed it before the lock
-    return DueSchedule(schedule, clock.next_slot, clock.fired, org.frozen_at, org.frozen_until)
+    windows: Sequence[FreezeWindow] = ()
+    if org.freeze_revision and clock.next_slot is not None:
+        windows = freezes.of_schedule(tx, schedule, clock.next_slot)
+    return DueSchedule(
+        schedule,
+        clock.next_slot,
+        clock.fired,
+        org.frozen_at,
+        org.frozen_until,
+        freeze_revision=org.freeze_revision,
+        windows=windows,
+    )
 
 
 def read_with_clock(tx: Tx, org_id: str, key: str) -> DueSchedule:
@@ -150,6 +233,7 @@ def replace_schedule(tx: Tx, due: DueSchedule, new: Schedule, now: datetime, exp
     if new.deleted_at is not None:
         new = replace(new, enabled=False)
         grants.revoke_minted(tx, old.id, now)
+        catch_ups.withdraw(tx, old.id, now)
     replanned = (new.timing, new.enabled) != (old.timing, old.enabled) or (
         old.condition is not Condition.OK and new.enabled
     )
@@ -161,12 +245,16 @@ def replace_schedule(tx: Tx, due: DueSchedule, new: Schedule, now: datetime, exp
         end_spans(tx, [(old.id, edge)])
         new = replace(new, condition=Condition.OK, condition_reason=None)
         if new.enabled:
-            insert_rows(tx, trigger_spans, [span_row(new, triggers.dump(new.timing), edge)])
+            insert_rows(tx, trigger_spans, [span_row(new, stored.dump(new.timing), edge)])
         clock = clock_row(new, edge)
         planned = {"next_slot": clock["next_slot"], "next_run_at": clock["next_run_at"]}
         tx.execute(update(clocks).where(k.schedule_id == old.id).values(planned))
         notify(tx, "clocks")
     tx.execute(update(schedules).where(s.id == old.id).values(row_of(new)))
+    if new.timing.after is not None and (new.timing.after, new.name) != (old.timing.after, old.name):
+        slot_order.check(tx, old.org_id, [new])
+    if (new.name, new.tags, new.deleted_at) != (old.name, old.tags, old.deleted_at):
+        set_tags(tx, old, [new])
     return new
 
 
@@ -193,6 +281,7 @@ def withdraw_waiting(tx: Tx, schedule: Schedule, reason: str, now: datetime) -> 
         tables.jobs.c.schedule_id == schedule.id,
         tables.jobs.c.state.in_([State.LATER, State.BLOCKED, State.READY, State.RETRY]),
         tables.jobs.c.last_run_id.is_(None),
+        tables.jobs.c.waiting.is_(None),  # a suspended run has started
     )
     for schedule_id, slot in jobs.withdraw(tx, waiting, Status.SKIPPED, reason, now):
         slots.decide_slot(tx, schedule_id, slot, Verdict.SKIPPED, reason, None)

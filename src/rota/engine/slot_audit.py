@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypedDict
 
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing
 from rota.db.connection import Database
-from rota.engine import slots
+from rota.engine import orgs, slots
 from rota.engine.compute import compute
 from rota.engine.records import AuditedSchedule, SlotRow, TriggerSpan
 
@@ -60,6 +60,12 @@ async def audit(
     }
 
 
+async def audit_all(db: Database, now: datetime) -> tuple[int, list[str]]:
+    """Audit the slots of all orgs; returns their number, and the problems."""
+    reports = [await audit(db, org.id, None, None, now) for org in sorted(await db.read(orgs.limits))]
+    return sum(report["slots"] for report in reports), [text for report in reports for text in report["problems"]]
+
+
 async def check_schedule(
     db: Database, schedule: AuditedSchedule, since: datetime | None, now: datetime
 ) -> tuple[int, list[str]]:
@@ -92,7 +98,7 @@ def compare(
     for span in spans:
         start = max(span.from_at, floor) if floor is not None else span.from_at
         end = min(span.until_at, edge) if span.until_at is not None else edge
-        count, complaints = walk(triggers.load(span.timing), span.from_at, start, end, rows, matched)
+        count, complaints = walk(stored.load(span.timing), span.from_at, start, end, rows, matched)
         total += count
         wrong += complaints
     for row, is_slot in zip(rows, matched, strict=True):

@@ -10,13 +10,15 @@ from rota.core.effort import REQUEST_STEPS
 from rota.core.errors import TooMuchEffort
 from rota.core.model import Gap, Schedule
 from rota.core.states import Status, Verdict
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import Timing
 from rota.db.dialect import Tx
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import clocks, jobs, runs, schedule_stats, schedules, slots, trigger_spans
+from rota.engine.instruments import SLOTS
+from rota.engine.metrics import count_on_commit
 from rota.engine.records import AuditedSchedule, SlotRow, TriggerSpan
 
 t = slots.c
@@ -45,9 +47,16 @@ def record_gaps(tx: Tx, gaps: Sequence[tuple[Schedule, Gap]]) -> None:
         }
         for schedule, gap in gaps
     ]
-    insert_new(tx, slots, values, ("schedule_id",))
+    inserted = set(insert_new(tx, slots, values, ("schedule_id", "slot")))
+    for schedule, gap in gaps:
+        if (schedule.id, gap.first) in inserted and gap.count:  # `set_count` counts those of a longer gap
+            count_slots_on_commit(tx, gap.verdict, gap.count)
     # a gap too long to count while firing counts as one here
     count_skips(tx, [(schedule.id, gap.count or 1) for schedule, gap in gaps if gap.verdict == Verdict.SKIPPED])
+
+
+def count_slots_on_commit(tx: Tx, verdict: str, number: int) -> None:
+    count_on_commit(tx, lambda metrics: metrics.add(SLOTS, str(verdict), amount=number))
 
 
 def count_skips(tx: Tx, skipped: Sequence[tuple[str, int]]) -> None:
@@ -103,7 +112,7 @@ def past_slots(
         yield from triggers.slots_between(present, after, min(span.from_at, until))
         after = max(after, span.from_at)
         end = until if span.until_at is None else min(span.until_at, until)
-        yield from triggers.slots_between(triggers.load(span.timing), after, end, span.from_at)
+        yield from triggers.slots_between(stored.load(span.timing), after, end, span.from_at)
         after = max(after, end)
     yield from triggers.slots_between(present, after, until)
 
@@ -122,7 +131,7 @@ def cut_from_gaps(tx: Tx, schedule: Schedule, wanted: Sequence[datetime]) -> Non
     spans = spans_of(tx, schedule.id)
     for row in tx.execute(stmt).all():
         ruled = [span.timing for span in spans if span.from_at < row.slot]
-        timing = triggers.load(ruled[-1]) if ruled else schedule.timing
+        timing = stored.load(ruled[-1]) if ruled else schedule.timing
         tx.execute(delete(slots).where(t.schedule_id == schedule.id, t.slot == row.slot))
         removed = sorted(slot for slot in inside if row.slot <= slot <= row.last_slot)
         pieces: list[Gap] = []
@@ -175,20 +184,26 @@ def uncounted_gaps(tx: Tx, limit: int) -> list[tuple[Timing, SlotRow]]:
     rows = tx.execute(select(slots).where(t.count.is_(None)).limit(limit)).all()
     for gap in [SlotRow(**row._asdict()) for row in rows]:
         spans = [span for span in spans_of(tx, gap.schedule_id) if span.from_at <= gap.slot]
-        gaps.append((triggers.load(spans[-1].timing), gap))
+        gaps.append((stored.load(spans[-1].timing), gap))
     return gaps
 
 
 def set_count(tx: Tx, gap: SlotRow, count: int) -> None:
+    """Store the number of slots of a gap that was too long to count while firing; -1: still too long."""
+    if count > 0 and gap.verdict is not None:
+        count_slots_on_commit(tx, gap.verdict, count)
     home = and_(t.schedule_id == gap.schedule_id, t.slot == gap.slot)
     tx.execute(update(slots).where(home).values(count=count))
 
 
 def prune(tx: Tx, before: datetime, limit: int) -> int:
-    """Delete decided slots older than `before`, up to `limit`; returns their number. `decided_until` of the clock keeps
-    the last one: no slot up to it can fire again."""
+    """Delete decided slots older than `before`, up to `limit`; returns their number. Those whose runs are kept longer
+    are kept with them. `decided_until` of the clock keeps the last one: no slot up to it can fire again."""
     alive = select(jobs.c.id).where(jobs.c.id == t.job_id).exists()
-    old = select(t.schedule_id, t.slot, t.last_slot).where(func.coalesce(t.last_slot, t.slot) < before, ~alive)
+    has_runs = select(runs.c.id).where(runs.c.job_id == t.job_id).exists()
+    old = select(t.schedule_id, t.slot, t.last_slot).where(
+        func.coalesce(t.last_slot, t.slot) < before, ~alive, ~has_runs
+    )
     rows = list(tx.execute(old.limit(limit)))
     k = clocks.c
     for row in rows:

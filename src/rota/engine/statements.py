@@ -1,4 +1,4 @@
-"""The hot statements of the queue and of firing: one text, or one per database where they differ.
+"""The hot statements of the queue, of firing and of grants: one text, or one per database where they differ.
 
 A worker may write about a job only while it owns it: the job's id, its fence and the state `running` are in the WHERE
 of each such statement. The state is compared as `jobs.state || ''` there, which no index serves: PostgreSQL knows
@@ -12,20 +12,33 @@ from sqlalchemy import Boolean, Integer, column
 
 from rota.core.model import Job
 from rota.db.statement import Columns, Statement
-from rota.db.tables import clocks, jobs, orgs, queues, runs, schedule_stats, schedules
+from rota.db.tables import (
+    billing_accounts,
+    clocks,
+    grants,
+    jobs,
+    orgs,
+    queues,
+    runs,
+    schedule_stats,
+    schedules,
+    steps,
+    virtual_keys,
+)
 
 JOB: Columns = {field.name: jobs.c[field.name] for field in fields(Job)}
 
 INSERTED_RUN = """
-    job_id, org_id, kind, target, route, input, schedule_id, slot, trigger, retry_of, queued_at, fence,
+    job_id, org_id, kind, target, route, input, schedule_id, slot, trigger, retry_of, queued_at, fence, parent_id,
     id, attempt, status, reason, error, outcome, started_at, finished_at, target_name, target_version, artifact_id,
-    usage, trace_id, grant_id, recorded_at, worker"""
+    usage, trace_id, grant_id, cpu_seconds, peak_memory_bytes, worker, recorded_at"""
 RUN_OF_JOB = """
     jobs.id AS job_id, jobs.org_id, jobs.kind, jobs.target, jobs.route, jobs.payload AS input, jobs.schedule_id,
-    jobs.slot, jobs.trigger, jobs.last_run_id AS retry_of, jobs.queued_at, jobs.fence,
+    jobs.slot, jobs.trigger, jobs.last_run_id AS retry_of, jobs.queued_at, jobs.fence, jobs.parent_id,
     batch.id, batch.attempt, batch.status, batch.reason, batch.error, batch.outcome, batch.started_at,
     batch.finished_at, batch.target_name, batch.target_version, batch.artifact_id, batch.usage, batch.trace_id,
-    batch.grant_id"""
+    batch.grant_id, batch.cpu_seconds, batch.peak_memory_bytes, coalesce(:worker, jobs.lease_owner) AS worker"""
+ENDED_RUN = ", ".join(f"ended.{name.strip()}" for name in INSERTED_RUN.split(",")[:-1])  # without `recorded_at`
 OWNED = "jobs.id = batch.job_id AND jobs.fence = batch.of_fence AND jobs.state || '' = 'running'"
 
 LANES = Statement(
@@ -134,7 +147,8 @@ CLAIM_NEXT = Statement(
     WHERE jobs.serial_key = :serial_key AND jobs.state = 'ready' AND jobs.route = :route AND jobs.org_id = :org_id
           AND jobs.queue = :queue
           AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.org_id = :org_id AND queues.name = :queue
-                          AND (queues.paused_at IS NOT NULL OR queues.max_running IS NOT NULL))
+                          AND (queues.paused_at IS NOT NULL OR queues.max_running IS NOT NULL
+                               OR queues.rate IS NOT NULL))
           AND NOT EXISTS (SELECT 1 FROM orgs WHERE orgs.id = :org_id AND orgs.max_running IS NOT NULL)
     RETURNING {returns}
     """,
@@ -145,7 +159,8 @@ CLAIM_NEXT = Statement(
     WHERE jobs.serial_key = :serial_key AND jobs.state = 'ready' AND jobs.route = :route AND jobs.org_id = :org_id
           AND jobs.queue = :queue
           AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.org_id = :org_id AND queues.name = :queue
-                          AND (queues.paused_at IS NOT NULL OR queues.max_running IS NOT NULL))
+                          AND (queues.paused_at IS NOT NULL OR queues.max_running IS NOT NULL
+                               OR queues.rate IS NOT NULL))
           AND NOT EXISTS (SELECT 1 FROM orgs WHERE orgs.id = :org_id AND orgs.max_running IS NOT NULL)
     RETURNING {returns}
         """,
@@ -161,7 +176,7 @@ CLAIM_NEXT = Statement(
 MARK_STARTED = Statement(
     """Record that attempts began, of jobs that this worker still owns; returns the ids of those runs.""",
     f"""
-    UPDATE jobs SET run_id = batch.run_id, attempt = batch.attempt, started_at = batch.started_at
+    UPDATE jobs SET run_id = batch.run_id, attempt = batch.attempt, started_at = batch.started_at, waiting = NULL
     FROM batch WHERE {OWNED}
     RETURNING jobs.run_id
     """,
@@ -176,19 +191,23 @@ MARK_STARTED = Statement(
 )
 
 FINISH = Statement(
-    """Delete ended jobs that this worker still owns and append their runs; returns the ids of those runs.""",
+    """Delete ended jobs that this worker still owns and append their runs; returns the ids of those runs, and whether
+    other jobs wait for the end of theirs. Without a worker, each run has the lease owner of its job.""",
     f"""
-    WITH ended AS (DELETE FROM jobs USING batch WHERE {OWNED} RETURNING {RUN_OF_JOB})
-    INSERT INTO runs ({INSERTED_RUN})
-    SELECT ended.*, coalesce(:recorded_at, ended.finished_at), :worker FROM ended
-    RETURNING id
+    WITH ended AS (DELETE FROM jobs USING batch WHERE {OWNED} RETURNING jobs.followed, {RUN_OF_JOB}),
+         added AS (INSERT INTO runs ({INSERTED_RUN})
+                   SELECT {ENDED_RUN}, coalesce(:recorded_at, ended.finished_at) FROM ended)
+    SELECT ended.id, ended.job_id, ended.followed FROM ended
     """,
     (
         f"""
     INSERT INTO runs ({INSERTED_RUN})
-    SELECT {RUN_OF_JOB}, coalesce(:recorded_at, batch.finished_at), :worker FROM batch CROSS JOIN jobs ON {OWNED}
+    SELECT {RUN_OF_JOB}, coalesce(:recorded_at, batch.finished_at) FROM batch CROSS JOIN jobs ON {OWNED}
         """,
-        f"SELECT json_group_array(json_array(batch.id)) AS json_rows FROM batch CROSS JOIN jobs ON {OWNED}",
+        f"""
+    SELECT json_group_array(json_array(batch.id, jobs.id, jobs.followed)) AS json_rows
+    FROM batch CROSS JOIN jobs ON {OWNED}
+        """,
         """
     DELETE FROM jobs WHERE (jobs.id, jobs.fence) IN (SELECT batch.job_id, batch.of_fence FROM batch)
                            AND jobs.state || '' = 'running'
@@ -201,11 +220,11 @@ FINISH = Statement(
             name: runs.c[name]
             for name in (
                 *("id", "attempt", "status", "reason", "error", "outcome", "started_at", "finished_at", "target_name"),
-                *("target_version", "artifact_id", "usage", "trace_id", "grant_id"),
+                *("target_version", "artifact_id", "usage", "trace_id", "grant_id", "cpu_seconds", "peak_memory_bytes"),
             )
         },
     },
-    returns={"id": runs.c.id},
+    returns={"id": runs.c.id, "job_id": jobs.c.id, "followed": jobs.c.followed},
 )
 
 MOVE = Statement(
@@ -214,7 +233,9 @@ MOVE = Statement(
     f"""
     UPDATE jobs SET state = batch.state, run_at = batch.run_at, last_run_id = batch.last_run_id,
                     attempt = batch.attempt, tries = batch.tries, crashes = batch.crashes,
-                    parked_reason = batch.parked_reason, run_id = NULL, started_at = NULL, lease_owner = NULL
+                    parked_reason = batch.parked_reason, run_id = batch.run_id, started_at = batch.started_at,
+                    waiting = batch.waiting, route = batch.route, lease_owner = NULL, reserved_at = NULL,
+                    place_key = NULL
     FROM batch WHERE {OWNED}
     RETURNING jobs.id, jobs.cancel_requested_at, jobs.cancel_reason
     """,
@@ -223,10 +244,40 @@ MOVE = Statement(
         "of_fence": jobs.c.fence,
         **{
             name: jobs.c[name]
-            for name in ("state", "run_at", "last_run_id", "attempt", "tries", "crashes", "parked_reason")
+            for name in (
+                *("state", "run_at", "last_run_id", "attempt", "tries", "crashes", "parked_reason"),
+                *("run_id", "started_at", "waiting", "route"),
+            )
         },
     },
     returns={name: jobs.c[name] for name in ("id", "cancel_requested_at", "cancel_reason")},
+)
+
+STEP: Columns = dict(steps.c.items())
+UPDATED_STEP = ", ".join(f"{name} = excluded.{name}" for name in STEP if name not in ("job_id", "name", "org_id"))
+STEP_OF_BATCH = ", ".join(f"batch.{name}" for name in STEP)
+
+RECORD_STEPS = Statement(
+    """Insert or update steps of jobs that this worker still owns; returns their keys. PostgreSQL locks the jobs, so
+    that a rescue waits until the steps are visible to the next worker.""",
+    f"""
+    WITH owned AS (SELECT {STEP_OF_BATCH} FROM batch JOIN jobs ON {OWNED} FOR SHARE OF jobs)
+    INSERT INTO steps ({", ".join(STEP)}) SELECT {", ".join(STEP)} FROM owned
+    ON CONFLICT (job_id, name) DO UPDATE SET {UPDATED_STEP}
+    RETURNING job_id, name
+    """,
+    (
+        f"""
+    INSERT INTO steps ({", ".join(STEP)})
+    SELECT {STEP_OF_BATCH} FROM batch CROSS JOIN jobs ON {OWNED} WHERE true
+    ON CONFLICT (job_id, name) DO UPDATE SET {UPDATED_STEP}
+        """,
+        f"""
+    SELECT json_group_array(json_array(batch.job_id, batch.name)) AS json_rows FROM batch CROSS JOIN jobs ON {OWNED}
+        """,
+    ),
+    batch={"of_fence": jobs.c.fence, **STEP},
+    returns={"job_id": steps.c.job_id, "name": steps.c.name},
 )
 
 PROMOTE = Statement(
@@ -238,8 +289,9 @@ PROMOTE = Statement(
                 WHERE waiting.serial_key = batch.serial_key AND waiting.state = 'blocked'
                 ORDER BY waiting.priority DESC, waiting.run_at, waiting.id LIMIT 1)
         FROM batch
-        WHERE NOT EXISTS (SELECT 1 FROM jobs AS head WHERE head.serial_key = batch.serial_key
-                                                           AND head.state IN ('ready', 'running', 'retry', 'parked')))
+        WHERE NOT EXISTS (SELECT 1 FROM jobs AS head
+                          WHERE head.serial_key = batch.serial_key
+                                AND head.state IN ('ready', 'running', 'retry', 'waiting', 'parked')))
     RETURNING id
     """,
     batch={"serial_key": jobs.c.serial_key},
@@ -275,13 +327,15 @@ DUE_SCHEDULES = Statement(
         "frozen_at": orgs.c.frozen_at,
         "frozen_until": orgs.c.frozen_until,
         "next_run_at": clocks.c.next_run_at,
+        "freeze_revision": orgs.c.freeze_revision,
     },
 )
 
 READ_CLOCKS = """
     SELECT clocks.schedule_id,
            orgs.max_running IS NOT NULL OR queues.max_running IS NOT NULL OR queues.paused_at IS NOT NULL AS limited,
-           clocks.next_slot, schedules.revision, schedules.enabled, orgs.frozen_at, orgs.frozen_until
+           clocks.next_slot, schedules.revision, schedules.enabled, orgs.frozen_at, orgs.frozen_until,
+           orgs.freeze_revision
     FROM batch CROSS JOIN clocks
     JOIN schedules ON schedules.id = clocks.schedule_id
     JOIN orgs ON orgs.id = schedules.org_id
@@ -303,6 +357,7 @@ LOCK_CLOCKS = Statement(
         "enabled": schedules.c.enabled,
         "frozen_at": orgs.c.frozen_at,
         "frozen_until": orgs.c.frozen_until,
+        "freeze_revision": orgs.c.freeze_revision,
     },
 )
 
@@ -341,5 +396,30 @@ ADD_TO_STATS = Statement(
                 *("failure_count", "skipped_count"),
             )
         },
+    },
+)
+
+GRANT: Columns = dict(grants.c.items())
+
+FIND_GRANT = Statement(
+    """Return a grant of an org.""",
+    "SELECT {returns} FROM grants WHERE grants.org_id = :org_id AND grants.id = :grant_id",
+    returns=GRANT,
+)
+
+FIND_AUTHORITY = Statement(
+    """Return a grant of an org with its account, if that belongs to the org, and the default key of the account.""",
+    """
+    SELECT {returns} FROM grants
+    LEFT JOIN billing_accounts
+        ON billing_accounts.id = grants.billing_account_id AND billing_accounts.org_id = grants.org_id
+    LEFT JOIN virtual_keys ON virtual_keys.billing_account_id = billing_accounts.id AND virtual_keys.is_default
+    WHERE grants.org_id = :org_id AND grants.id = :grant_id
+    """,
+    returns={
+        **GRANT,
+        "balance_credits": billing_accounts.c.balance_credits,
+        "closed_at": billing_accounts.c.closed_at,
+        "key_id": virtual_keys.c.id,
     },
 )

@@ -41,12 +41,14 @@ async def warm_up(engine: Engine, org: str) -> None:
 
 
 async def run_single_statements(engine: Engine, org_id: str) -> None:
-    """Claim and finish outside a transaction, where there is nothing to claim or finish."""
+    """Claim, mark as started and finish outside a transaction, where there is nothing to claim or finish."""
     lane, now, worker = Lane(org_id, WARM_UP_ROUTE, None), engine.clock.now(), new_id()
-    await engine.db.statement(claiming.claim_sole, lane, worker=worker, routes=[WARM_UP_ROUTE], room=1)
+    await engine.db.statement(claiming.claim_sole(lane, worker=worker, routes=[WARM_UP_ROUTE], room=1))
     new = NewJob(org_id, WARM_UP_ROUTE, WARM_UP_ROUTE, None, now, WARM_UP_ROUTE)
-    ended = AttemptResult(jobs.leased_job(new, now, 0), Status.SUCCESS, None, now, new_id(), 1, now)
-    await engine.db.statement(finishing.finish, [ended], worker, now)
+    attempt = Attempt(jobs.leased_job(new, now, 0), new_id(), 1, now)
+    await engine.db.statement(finishing.mark_started_statement([attempt]))
+    ended = AttemptResult(attempt.job, Status.SUCCESS, None, now, attempt.run_id, 1, now)
+    await engine.db.statement(finishing.finish_plain([ended], worker, now))
 
 
 def run_job_path(tx: Tx, engine: Engine, org_id: str, now: datetime) -> None:

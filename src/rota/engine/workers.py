@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, delete, func, or_, select, update
 
 from rota.core.clock import ClockSample, stopwatch
+from rota.core.kinds import traits_of
 from rota.core.states import WorkerState
 from rota.db.dialect import Tx, database_now
 from rota.db.statement import insert_rows
@@ -51,15 +52,18 @@ def set_routes(tx: Tx, worker: str, routes: Collection[str]) -> None:
     jobs.resume_routes(tx, routes)
 
 
-def renew(tx: Tx, worker: str, lease: timedelta, now: datetime) -> bool:
-    """Renew the lease of a worker; returns False if it was declared dead."""
+def renew(tx: Tx, worker: str, lease: timedelta, now: datetime, metrics: object = None) -> bool:
+    """Renew the lease of a worker, and replace the snapshot of its metrics unless that is None; returns False if the
+    worker was declared dead."""
     stmt = update(workers).where(w.id == worker, ALIVE).values(renewed_at=now, lease_until=now + lease)
+    stmt = stmt if metrics is None else stmt.values(metrics=metrics)
     return bool(tx.execute(stmt).rowcount)
 
 
-def stop(tx: Tx, worker: str, now: datetime) -> None:
-    """Mark a worker that holds no jobs as stopped."""
-    tx.execute(update(workers).where(w.id == worker, ALIVE).values(state=WorkerState.STOPPED, stopped_at=now))
+def stop(tx: Tx, worker: str, now: datetime, metrics: object = None) -> None:
+    """Mark a worker that holds no jobs as stopped, with the last snapshot of its metrics unless that is None."""
+    stmt = update(workers).where(w.id == worker, ALIVE).values(state=WorkerState.STOPPED, stopped_at=now)
+    tx.execute(stmt if metrics is None else stmt.values(metrics=metrics))
 
 
 def expired(tx: Tx, now: datetime, except_worker: str | None) -> list[str]:
@@ -84,9 +88,26 @@ def is_alive(tx: Tx, worker: str) -> bool:
 
 
 def any_alive(tx: Tx, now: datetime) -> bool:
-    """Return whether a worker process is alive; agents of hosts do not count."""
-    alive = select(w.id).where(ALIVE, w.lease_until >= now, w.host_id.is_(None))
-    return tx.execute(alive.limit(1)).first() is not None
+    """Return whether a worker process is alive; agents of hosts and registrations of servers do not count."""
+    alive = select(w.kinds).where(ALIVE, w.lease_until >= now, w.host_id.is_(None))
+    return any(is_worker(kinds) for kinds in tx.execute(alive).scalars())
+
+
+def is_worker(kinds: Collection[str]) -> bool:
+    """Return whether a registration with these kinds is a worker's, and not that of a server."""
+    return not kinds or not all(traits_of(kind).in_servers for kind in kinds)
+
+
+def last_renewal(tx: Tx) -> datetime | None:
+    """Return when a worker last renewed its lease; agents of hosts and registrations of servers do not count."""
+    stmt = select(w.kinds, w.renewed_at).where(w.host_id.is_(None)).order_by(w.renewed_at.desc()).limit(100)
+    return next((row.renewed_at for row in tx.execute(stmt) if is_worker(row.kinds)), None)
+
+
+def live_names(tx: Tx, now: datetime) -> list[str]:
+    """Return what the registered processes that are alive are called, agents of hosts included."""
+    alive = select(w.id, w.host, w.pid).where(ALIVE, w.lease_until >= now).order_by(w.id)
+    return [f"worker {row.id} (process {row.pid} on {row.host})" for row in tx.execute(alive)]
 
 
 def dead_with_jobs(tx: Tx, limit: int = 20) -> list[str]:
@@ -113,14 +134,15 @@ def live_routes(tx: Tx, now: datetime) -> set[str]:
 
 def delete_stopped(tx: Tx, before: datetime) -> int:
     """Delete registrations of workers that stopped before `before`; returns their number."""
-    return tx.execute(delete(workers).where(w.state != WorkerState.ALIVE, w.stopped_at < before)).rowcount
+    merged = or_(w.metrics.is_(None), w.metrics_merged)
+    return tx.execute(delete(workers).where(w.state != WorkerState.ALIVE, w.stopped_at < before, merged)).rowcount
 
 
-def beat(tx: Tx, worker: str, lease: timedelta) -> tuple[ClockSample, bool, dict[str, str]]:
+def beat(tx: Tx, worker: str, lease: timedelta, metrics: object = None) -> tuple[ClockSample, bool, dict[str, str]]:
     """One heartbeat: a sample of the database's clock, whether the lease holds, and which jobs of this worker are to be
-    stopped."""
+    stopped. Stores the snapshot of the worker's metrics unless that is None."""
     sample = measure(tx)
-    return sample, renew(tx, worker, lease, sample.time), jobs.cancel_requests(tx, worker)
+    return sample, renew(tx, worker, lease, sample.time, metrics), jobs.cancel_requests(tx, worker)
 
 
 def measure(tx: Tx) -> ClockSample:

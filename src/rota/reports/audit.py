@@ -60,6 +60,7 @@ def with_resource_names(tx: Tx, entries: list[Record]) -> list[Record]:
 NAMED_RESOURCES: dict[str, tuple[Column[str], Column[str]]] = {  # by the first part of the route
     "schedules": (s.id, s.name), "tasks": (tasks.c.id, tasks.c.name), "hosts": (hosts.c.id, hosts.c.name),
     "workflows": (workflows.c.id, workflows.c.name), "users": (users.c.id, users.c.name),
+    "service-accounts": (users.c.id, users.c.name),
     "api-keys": (api_keys.c.id, api_keys.c.name), "orgs": (orgs.c.id, orgs.c.name),
     "server-instances": (server_instances.c.id, server_instances.c.name),
 }  # fmt: skip

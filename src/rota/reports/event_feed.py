@@ -11,16 +11,20 @@ from sqlalchemy import ColumnElement, and_, case, literal, or_, select
 from rota.core.kinds import registered
 from rota.core.policy import FailureClass
 from rota.core.states import Status
+from rota.core.steps import StepType
 from rota.db.dialect import Query, Tx
 from rota.db.paging import Record, dict_of
-from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, workers
+from rota.db.tables import audit_log, hosts, jobs, logs, runs, schedules, steps, workers
 from rota.reports.runs import STARTED
+from rota.reports.steps import APPROVAL_RANGE, waiting_in
 
 OVERLAP = timedelta(seconds=5)
 FEED_ROWS_MAX = 1000
 EVENT_TYPES = {"hosts": "host.changed", "server-instances": "host.changed", "workflows": "workflow.changed"}
 
-s, j, r, w, a = schedules.c, jobs.c, runs.c, workers.c, audit_log.c
+DECISIONS = ("runs.approve", "runs.reject")
+
+s, j, r, w, a, p = schedules.c, jobs.c, runs.c, workers.c, audit_log.c, steps.c
 
 
 def since(tx: Tx, org_id: str, at: datetime, key: str = "", limit: int = FEED_ROWS_MAX) -> tuple[list[Record], bool]:
@@ -48,6 +52,7 @@ def sources(org_id: str, at: datetime, key: str) -> list[Query]:
         (a.resource == "queues", "queue.changed"), (a.action == "freeze.delete", "freeze.off"), else_="freeze.on"
     )
     changes = case(EVENT_TYPES, value=a.resource).label("type")
+    approval = (p.job_id, p.run_id, p.name, p.topic.label("who"))
     return [
         behind(select(literal("run.started").label("type"), *job, j.attempt), j.started_at, j.run_id, at, key).where(
             j.org_id == org_id, STARTED
@@ -72,6 +77,13 @@ def sources(org_id: str, at: datetime, key: str) -> list[Query]:
         behind(select(changes, a.action, a.resource_id.label("name")), a.at, a.id, at, key).where(
             a.org_id == org_id, a.resource.in_(EVENT_TYPES)
         ),
+        behind(
+            select(literal("approval.requested").label("type"), *approval), p.started_at, p.waits_for, at, key
+        ).where(waiting_in(APPROVAL_RANGE), p.type == StepType.APPROVAL.value, p.org_id == org_id),
+        behind(
+            select(literal("approval.decided").label("type"), a.action, a.resource_id.label("name")),
+            a.at, a.id, at, key,
+        ).where(a.org_id == org_id, a.action.in_(DECISIONS)),
     ]  # fmt: skip
 
 

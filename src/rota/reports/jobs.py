@@ -6,14 +6,19 @@ from typing import Any
 from sqlalchemy import or_, select
 
 from rota.core.errors import NotFound
+from rota.core.states import State
+from rota.core.steps import WaitingData
 from rota.db.dialect import ResultRow, Tx
 from rota.db.paging import Page, Record, dict_of
 from rota.db.tables import jobs, runs
+from rota.engine import dependencies
 from rota.engine.runs import BY_ATTEMPT
-from rota.reports.runs import ended_run, is_started, list_runs, living_run, with_kind_details, with_target_names
+from rota.reports.runs import LIVING_RUN, is_started, list_runs, record_of, with_kind_details, with_target_names
+from rota.reports.steps import shown_steps, steps_of
 
 j, r = jobs.c, runs.c
-
+CHILDREN_MAX = 1000
+DURABLE_FIELDS = ("parent_id", "children", "waiting", "steps")  # that only jobs of tasks use
 JOB_FIELDS = (
     "status", "kind", "target", "target_name", "attempt", "started_at", "finished_at", "error", "artifact_id",
 )  # fmt: skip
@@ -40,7 +45,12 @@ def attempts_of(tx: Tx, org_id: str, job_id: str) -> tuple[ResultRow | None, lis
     """Return the row of a job, None once it ended, and its attempts: those that ended, then the current or next one.
     Raises NotFound."""
     living, run_rows = job_rows(tx, org_id, job_id)
-    attempts = [ended_run(row) for row in run_rows] + ([] if living is None else [living_run(living)])
+    attempts = [record_of(row) for row in run_rows]
+    if living is not None:
+        current = tx.execute(select(*LIVING_RUN).where(j.id == job_id)).one_or_none()
+        if current is None:  # it ended between the two reads
+            return attempts_of(tx, org_id, job_id)
+        attempts.append(record_of(current))
     if not attempts:
         raise NotFound(f"job {job_id!r} not found")
     return living, attempts
@@ -48,13 +58,54 @@ def attempts_of(tx: Tx, org_id: str, job_id: str) -> tuple[ResultRow | None, lis
 
 def job(tx: Tx, org_id: str, job_id: str) -> Record:
     """Return a job: from `jobs` until it ends, then from its last run. Raises NotFound."""
-    _, attempts = attempts_of(tx, org_id, job_id)
+    living, attempts = attempts_of(tx, org_id, job_id)
     (shown,) = with_target_names(tx, attempts[-1:])
     return {
         "id": job_id,
         "submitted_at": attempts[0]["queued_at"],
         **{field: shown[field] for field in JOB_FIELDS},
         "run_ids": [attempt["id"] for attempt in attempts if attempt["id"] is not None],
+        **tree_of(tx, job_id, living),
+        "waiting": None if living is None else waiting_of(tx, living),
+        "steps": steps_of(tx, job_id),
+    }
+
+
+def tree_of(tx: Tx, job_id: str, living: ResultRow | None) -> Record:
+    """Return the parent and the children of a job, the first 1,000."""
+    parent = select(r.parent_id).where(r.job_id == job_id).limit(1)
+    queued = select(j.id).where(j.parent_id == job_id)
+    ended = select(r.job_id).where(r.parent_id == job_id)
+    ids = {row[0] for stmt in (queued, ended) for row in tx.execute(stmt.limit(CHILDREN_MAX))}
+    return {
+        "parent_id": tx.execute(parent).scalar() if living is None else living.parent_id,
+        "children": sorted(ids)[:CHILDREN_MAX],
+    }
+
+
+def waiting_of(tx: Tx, job: ResultRow) -> Record | None:
+    """Return what a job in the queue waits for, other than a free worker: what its suspended run waits for, a place of
+    its key, the rate of its task or queue, or other jobs. None if nothing holds it."""
+    if job.waiting is not None:
+        return suspension_of(job.waiting)
+    if job.state == State.RETRY and job.place_wanted is not None:
+        return {"for": "place", "max_running": job.place_limit}
+    if job.state == State.RETRY and job.reserved_at is not None:
+        return {"for": "rate", "until": job.reserved_at}
+    if job.state == State.LATER and (others := dependencies.waits_for(tx, job.id)):
+        return {"for": "jobs", "after": others}
+    return None
+
+
+def suspension_of(waiting: WaitingData) -> Record:
+    """Return what a suspended run waits for, without its internal fields."""
+    until = waiting.get("until")
+    return {
+        "for": waiting["for"],
+        "step": waiting["step"],
+        "until": None if until is None else datetime.fromisoformat(until),
+        "topic": waiting.get("topic"),
+        "key": waiting.get("key"),
     }
 
 
@@ -68,32 +119,43 @@ def list_jobs(tx: Tx, /, org_id: str, **filters: Any) -> Page:
 
 
 def job_with_attempts(tx: Tx, org_id: str, key: str) -> Record:
-    """Return a job with its attempts, by its id or that of one of its runs. Raises NotFound."""
+    """Return a job with its attempts and steps as its page shows them, by its id or that of one of its runs. Raises
+    NotFound."""
     job_id = job_id_of(tx, org_id, key)
     living, attempts = attempts_of(tx, org_id, job_id)
     attempts = with_kind_details(tx, with_target_names(tx, attempts))
-    return {"id": job_id, "living": living and dict_of(living), "attempts": attempts}
+    shown, count = shown_steps(tx, job_id)
+    return {
+        "id": job_id,
+        "living": living and dict_of(living),
+        "attempts": attempts,
+        "steps": shown,
+        "step_count": count,
+        **tree_of(tx, job_id, living),
+    }
 
 
 def job_steps(tx: Tx, org_id: str, job_id: str) -> list[Record]:
     """Return the steps of a job so far, attempt by attempt: pending, running, its final status. The last is current."""
     living, run_rows = job_rows(tx, org_id, job_id)
     started = living is not None and is_started(living)
-    steps: list[Record] = []
+    timeline: list[Record] = []
 
     def step(attempt: int, status: str, at: datetime | None, run_id: str | None, reason: str | None = None) -> None:
-        steps.append(
+        timeline.append(
             {"job_id": job_id, "run_id": run_id, "attempt": attempt, "status": status, "reason": reason, "at": at}
         )
 
     for row in (row for row in run_rows if row.lost_fence == 0):
-        step(row.attempt, "pending", row.queued_at if not steps else steps[-1]["at"], None)
+        step(row.attempt, "pending", row.queued_at if not timeline else timeline[-1]["at"], None)
         if row.started_at is not None:
             step(row.attempt, "running", row.started_at, row.id)
         step(row.attempt, row.status, row.finished_at, row.id, row.reason)
     attempt = 0 if living is None else living.attempt if started else living.attempt + 1
-    if living is not None and attempt > (steps[-1]["attempt"] if steps else 0):
-        step(attempt, "pending", steps[-1]["at"] if steps else living.queued_at, None, living.parked_reason)
-        if started:
+    if living is not None and attempt > (timeline[-1]["attempt"] if timeline else 0):
+        step(attempt, "pending", timeline[-1]["at"] if timeline else living.queued_at, None, living.parked_reason)
+        if started or living.waiting is not None:
             step(attempt, "running", living.started_at, living.run_id)
-    return steps
+        if living.waiting is not None and living.state in (State.WAITING, State.PARKED):
+            step(attempt, "paused", living.started_at, living.run_id, living.parked_reason)
+    return timeline

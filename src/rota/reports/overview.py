@@ -12,11 +12,12 @@ from rota.db.paging import Record, dict_of
 from rota.db.tables import clocks, jobs, runs, schedules
 from rota.engine import pauses
 from rota.engine.job_states import is_in
-from rota.reports import failing
+from rota.reports import catch_ups, failing, freezes
 from rota.reports.installation import list_workers
 from rota.reports.runs import RUNNING, STARTED, with_names
 from rota.reports.schedules import timing_record
 from rota.reports.slots import missed
+from rota.reports.steps import awaited_signals, open_approvals
 
 DAY = timedelta(hours=24)
 LIST_ROWS = 10
@@ -33,9 +34,13 @@ def overview(
     running_now = with_names(tx, running(tx, org_id))
     return {
         "freeze": pauses.freeze_of(tx, org_id, now),
+        "freeze_windows": freezes.announced(tx, org_id, now),
         "failing": failing.failing(tx, org_id, now),
         "broken": broken(tx, org_id),
         "parked": with_names(tx, parked(tx, org_id)),
+        "approvals": with_names(tx, open_approvals(tx, org_id, LIST_ROWS)),
+        "catch_ups": catch_ups.open_catch_ups(tx, org_id, LIST_ROWS),
+        "signals": with_names(tx, awaited_signals(tx, org_id, LIST_ROWS)),
         "paused": paused(tx, org_id),
         "late": late(tx, org_id, kinds, now - grace),
         "missed": missed(tx, org_id, now - DAY, LIST_ROWS),

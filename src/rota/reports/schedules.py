@@ -5,21 +5,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Text, and_, func, or_, select, type_coerce
+from sqlalchemy import Text, and_, bindparam, func, literal_column, or_, select, type_coerce
 
-from rota.core import schedule_form
+from rota.core import schedule_form, timing_form
 from rota.core.errors import Invalid, NotFound
 from rota.core.kinds import traits_of
 from rota.core.model import Schedule
 from rota.core.plan import first_plan
 from rota.core.redact import redacted
-from rota.core.timing import triggers
+from rota.core.timing import presentation, stored
 from rota.core.timing.triggers import Once, Timing
 from rota.db.column_types import EPOCH
 from rota.db.dialect import Query, ResultRow, Tx
-from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
+from rota.db.paging import PAGE_ROWS, STATEMENT_ROWS, Page, Record, dict_of, read_cursor, rows_after, write_cursor
+from rota.db.statement import Statement, compiled
 from rota.db.tables import clocks, schedule_stats, schedules, trigger_spans
-from rota.engine.schedules import by_id_or_name, schedule_filters
+from rota.engine.schedules import STATEMENTS_MAX, FilterShape, ScheduleFilters, by_id_or_name, matching
 
 s, k, st = schedules.c, clocks.c, schedule_stats.c
 
@@ -33,7 +34,9 @@ PLAIN = (  # columns returned by the API unchanged: first the fields of a reques
     k.fired.label("run_count"), st.failure_count, st.skipped_count, s.revision, s.condition, s.condition_reason,
     s.paused_at, s.paused_until, s.pause_reason, s.source, s.created_at, s.updated_at, s.owner_id, s.created_by,
 )  # fmt: skip
-NO_TIMING = dict.fromkeys(schedule_form.flat_timing(Timing(Once(EPOCH))))
+# timing as text: a row whose timing cannot be parsed is still listed
+COLUMNS = (*PLAIN, type_coerce(s.timing, Text).label("timing_text"))
+NO_TIMING: Record = {**dict.fromkeys(timing_form.flat_timing(Timing(Once(EPOCH)))), "after": []}
 
 
 def list_schedules(
@@ -48,9 +51,28 @@ def list_schedules(
 ) -> Page:
     """Return a page of schedules by name or by `id`, which is the order of their creation; `-` for descending. Both
     orders have an index."""
-    column = s.id if sort.endswith("id") else s.name
-    stmt = schedule_query().where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
-    return page_by(tx, stmt, column, limit, cursor, schedule_record, descending=sort.startswith("-"))
+    wanted = ScheduleFilters(**filters)
+    params: Record = {"org_id": org_id, **wanted.params}
+    if cursor:
+        params["after"] = read_cursor(cursor)[0]
+    rows = next(rows for rows in STATEMENT_ROWS if rows > limit)
+    columns = page_statement(wanted.shape, sort, bool(cursor), rows).columns(tx, **params)
+    keys = columns.pop("sort_key")
+    records = records_of({name: values[:limit] for name, values in columns.items()})
+    return records, write_cursor(keys[limit - 1]) if len(keys) > limit else None
+
+
+@functools.lru_cache(STATEMENTS_MAX)
+def page_statement(shape: FilterShape, sort: str, after: bool, rows: int) -> Statement:
+    """Return the statement of a page. It reads `rows`: a literal, which the planner counts on, unlike a parameter."""
+    stmt, name, schedule_id = matching(COLUMNS, shape)
+    key = schedule_id if sort.endswith("id") else name
+    descending = sort.startswith("-")
+    if after:
+        stmt = stmt.where(*rows_after([bindparam("after")], [key], descending))
+    stmt = stmt.add_columns(key.label("sort_key")).where(k.schedule_id == s.id, st.schedule_id == s.id)
+    stmt = stmt.order_by(key.desc() if descending else key).limit(literal_column(str(rows)))
+    return compiled("Return a page of schedules.", stmt)
 
 
 def schedule(tx: Tx, org_id: str, key: str) -> Record:
@@ -72,7 +94,7 @@ def new_schedule(schedule: Schedule) -> Record:
         "next_run_at": next_run_at,
         "next_slot": next_slot,
         "condition": schedule.condition.value,
-        "words": triggers.describe(schedule.timing),
+        "words": presentation.describe(schedule.timing),
         "paused": False,
         **origin(schedule.source),
     }
@@ -91,16 +113,26 @@ def schedule_id_of(tx: Tx, org_id: str, key: str) -> str | None:
 
 
 def schedule_query() -> Query:
-    # timing as text: a row whose timing cannot be parsed is still listed
-    return select(*PLAIN, type_coerce(s.timing, Text).label("timing_text")).select_from(
+    return select(*COLUMNS).select_from(
         schedules.join(clocks, k.schedule_id == s.id).join(schedule_stats, st.schedule_id == s.id)
     )
 
 
 def schedule_record(row: ResultRow) -> Record:
-    record = with_redacted_input(dict_of(row))
-    timing = timing_record(record.pop("timing_text"))
-    return {**record, "paused": row.paused_at is not None, **timing, **origin(row.source)}
+    return records_of({name: [value] for name, value in dict_of(row).items()})[0]
+
+
+def records_of(columns: dict[str, Sequence[Any]]) -> list[Record]:
+    """Return schedules from columns of rows."""
+    timings = [timing_record(text) for text in columns.pop("timing_text")]
+    columns["paused"] = [paused_at is not None for paused_at in columns["paused_at"]]
+    records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    for record, timing in zip(records, timings, strict=True):
+        record.update(timing)
+        record.update(origin(record["source"]))
+        if traits_of(record["kind"]).orders_hosts:
+            record["input"] = redacted(record["input"])
+    return records
 
 
 def origin(source: str) -> Record:
@@ -117,17 +149,23 @@ def with_redacted_input(record: Record) -> Record:
 @functools.lru_cache(maxsize=10_000)  # parsing and describing a timing is half the cost of a list
 def timing_record(text: str) -> Record:
     try:
-        timing = triggers.load(orjson.loads(text))
+        timing = stored.load(orjson.loads(text))
     except (Invalid, ValueError):
         return {"words": None, **NO_TIMING}
-    return {"words": triggers.describe(timing), **schedule_form.flat_timing(timing)}
+    return {"words": presentation.describe(timing), **timing_form.flat_timing(timing)}
 
 
 def count_schedules(tx: Tx, /, org_id: str, **filters: Any) -> int:
     """Return the number of schedules that match, up to COUNTED_MAX, in the order of the index of names."""
-    names = select(s.name).where(s.org_id == org_id, s.deleted_at.is_(None), *schedule_filters(**filters))
-    counted = select(func.count()).select_from(names.order_by(s.name).limit(COUNTED_MAX).subquery())
-    return int(tx.execute(counted).scalar_one())
+    wanted = ScheduleFilters(**filters)
+    return int(count_statement(wanted.shape).run(tx, org_id=org_id, **wanted.params)[0][0])
+
+
+@functools.lru_cache(STATEMENTS_MAX)
+def count_statement(shape: FilterShape) -> Statement:
+    stmt, name, _ = matching([s.id], shape)
+    first = stmt.order_by(name).limit(literal_column(str(COUNTED_MAX))).subquery()
+    return compiled("Count schedules.", select(func.count().label("schedules")).select_from(first))
 
 
 def names_of(tx: Tx, ids: Sequence[str]) -> dict[str, str]:

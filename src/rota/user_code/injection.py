@@ -20,6 +20,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from rota.core.errors import Invalid, together
 from rota.engine.runner import RunContext
+from rota.user_code.frames import FrameReference, frame_type
 from rota.user_code.services import ArtifactManager, JobScheduler, Serializer
 
 make_typed_dict: Any = TypedDict  # mypy accepts it only as a class statement
@@ -46,6 +47,7 @@ class Signature:
 
     adapter: TypeAdapter[dict[str, object]]
     injected: Mapping[str, type]
+    frames: Mapping[str, type]  # data frames: the payload has references to artifacts
     defaults: Mapping[str, object]
     is_async: bool
 
@@ -207,6 +209,7 @@ def analyse(function: UserFunction, injectable: Collection[type]) -> Signature:
     except (NameError, TypeError) as error:
         raise Invalid("function", name, f"has a type hint that cannot be read: {error}") from error
     injected: dict[str, type] = {}
+    frames: dict[str, type] = {}
     own: dict[str, object] = {}
     defaults: dict[str, object] = {}
     extra: Literal["forbid", "allow"] = "forbid"
@@ -221,6 +224,9 @@ def analyse(function: UserFunction, injectable: Collection[type]) -> Signature:
             if plain in injectable:
                 injected[parameter.name] = plain
                 continue
+            if frame_type(plain) is not None:
+                frames[parameter.name] = plain
+                hint = FrameReference if hint is plain else FrameReference | None
             required = parameter.default is parameter.empty
             if not required:
                 defaults[parameter.name] = parameter.default
@@ -228,7 +234,7 @@ def analyse(function: UserFunction, injectable: Collection[type]) -> Signature:
     parameters: Any = make_typed_dict("Parameters", own)
     parameters.__pydantic_config__ = ConfigDict(extra=extra)
     try:
-        return Signature(TypeAdapter(parameters), injected, defaults, inspect.iscoroutinefunction(function))
+        return Signature(TypeAdapter(parameters), injected, frames, defaults, inspect.iscoroutinefunction(function))
     except PydanticSchemaGenerationError as error:
         reason = str(error).splitlines()[0]
         raise Invalid(

@@ -13,8 +13,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Required, TypedDict
 
@@ -32,12 +33,16 @@ from rota.core.process_groups import (
     kill_group,
     kill_processes,
 )
+from rota.core.steps import Suspended, Suspension, WaitingData
+from rota.engine.engine_settings import ObjectStoreSettings
 from rota.engine.runner import Canceled, ChildCrashed, RunContext, Skipped, WorkFailed
+from rota.user_code.child_process import ChildProcess, start_child
 from rota.user_code.warden import announce, warden
 
 ANSWER_LIMIT = 8 * PAYLOAD_LIMIT  # bytes of a child process's answer
 OUTPUT_LIMIT = 64 * 1024  # characters of a process's output kept in its outcome; the log has more
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "TERM", "VIRTUAL_ENV")
+HEARTBEAT = b"heartbeat\n"  # a line that a child process writes before its answer, any number of times
 KILL_TIMEOUT_SECONDS = 5.0  # after SIGKILL; then the run's log names the processes that remain
 
 
@@ -55,6 +60,14 @@ class ProgramOrder(TypedDict, total=False):
     trace: str
 
 
+class ObjectStoreOrder(TypedDict):
+    """The object store of a child process; its credentials are in the environment."""
+
+    url: str
+    endpoint: str
+    inline_bytes: int
+
+
 class ChildOrder(ProgramOrder):
     """The input of a child process: its program, run and settings."""
 
@@ -64,11 +77,20 @@ class ChildOrder(ProgramOrder):
     job_id: str
     org_id: str
     fence: int
+    crashes: int
+    rescues: int
+    route: str
+    queue: str
+    waiting: WaitingData | None
+    parent_id: str | None
+    job_grant_id: str | None
+    started_at: str
     trigger: str
     slot: str | None
     result_fd: int
     database_url: str
     artifact_limit: int
+    objects: ObjectStoreOrder | None
     billing: str
     markup: str
 
@@ -78,16 +100,29 @@ class ChildFailure(FailureData):
 
     failure_class: str
     final: bool
+    retry_after: float | None  # seconds
+
+
+class ChildSuspension(TypedDict):
+    """Why a run in a child process waits; see `Suspension`."""
+
+    waiting: WaitingData
+    run_at: str
+    steps: list[str]
 
 
 class ChildAnswer(TypedDict, total=False):
     """The answer of a child process."""
+
+    suspended: ChildSuspension
+    recorded_steps: bool
 
     outcome: object
     artifact_id: str | None
     skipped: str  # the reason
     canceled: str  # by whom
     failure: ChildFailure | None
+    peak_memory_bytes: int | None
 
 
 async def start(
@@ -98,18 +133,14 @@ async def start(
     memory_mb: int | None = None,
     pass_fds: Sequence[int] = (),
     user: str | None = None,
-) -> asyncio.subprocess.Process:
+) -> ChildProcess:
     """Start a process group, as `user` if that is set. A command that is one text goes through the system's shell."""
     account = None if user is None else pwd.getpwnam(user)
     if account is not None:
         env = {**env, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
+    process = await start_child(
+        words,
         preexec_fn=child_setup(memory_mb, ctx.run_id, account),
         cwd=cwd,
         pass_fds=pass_fds,
@@ -119,18 +150,17 @@ async def start(
     return process
 
 
-async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, stdin: bytes) -> dict[str, str]:
+async def supervise(ctx: RunContext, process: ChildProcess, stdin: bytes) -> dict[str, str]:
     """Write `stdin` to a process, log its output, and wait until it and what it started are gone. Returns the tails of
-    its output, by stream. Raises CancelledError if it was canceled and did not exit with 0."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+    its output, by stream, and sets the resources of the run. Raises CancelledError if it was canceled and did not exit
+    with 0."""
     tails = {"stdout": Tail(OUTPUT_LIMIT), "stderr": Tail(OUTPUT_LIMIT)}
     readers = [
         asyncio.ensure_future(read_output(ctx, stream, name, tails[name]))
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr))
     ]
     writer = asyncio.ensure_future(write_input(process.stdin, stdin))
+    sampler = asyncio.ensure_future(process.sample_memory())
     canceled_at: float | None = None
 
     async def wait_for_end() -> None:
@@ -153,8 +183,9 @@ async def supervise(ctx: RunContext, process: asyncio.subprocess.Process, stdin:
                 kill_processes(processes_of_run(process.pid, ctx.run_id), signal_number)
                 canceled_at = canceled_at or stopwatch()
     finally:
-        for task in (*readers, writer):
+        for task in (*readers, writer, sampler):
             task.cancel()
+        ctx.info.resources = process.resources
         warden.remove(process.pid)
     ended.result()
     if canceled_at is not None and process.returncode != 0:
@@ -182,11 +213,20 @@ async def ask_child(
         "job_id": job.id,
         "org_id": job.org_id,
         "fence": job.fence,
+        "crashes": job.crashes,
+        "rescues": job.rescues,
+        "route": job.route,
+        "queue": job.queue,
+        "waiting": job.waiting,
+        "parent_id": job.parent_id,
+        "job_grant_id": job.terms.grant_id,
+        "started_at": ctx.started_at.isoformat(),
         "trigger": job.trigger,
         "slot": None if job.slot is None else job.slot.isoformat(),
         "result_fd": writing,
         "database_url": ctx.engine.db.url,
         "artifact_limit": settings.artifact_limit,
+        "objects": dump_objects(settings.objects),
         "billing": settings.billing.value,
         "markup": str(settings.markup),
     }
@@ -198,7 +238,7 @@ async def ask_child(
     results = asyncio.StreamReader(limit=ANSWER_LIMIT)
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(results), os.fdopen(reading, "rb"))
-    answer = asyncio.ensure_future(results.readline())
+    answer = asyncio.ensure_future(read_answer(ctx, results))
     try:
         await supervise(ctx, process, orjson.dumps(full_order))
         await asyncio.wait([answer], timeout=OUTPUT_DRAIN_SECONDS)  # a process that it left behind may hold the pipe
@@ -209,19 +249,62 @@ async def ask_child(
     if not line:
         raise ChildCrashed(f"the process of this run died ({describe_exit(process.returncode)})")
     result: ChildAnswer = orjson.loads(line)
+    process.add_peak(result.get("peak_memory_bytes"))
+    ctx.info.resources = process.resources
+    ctx.info.recorded_steps = result.get("recorded_steps", False)
     failure = load_failure(result.get("failure"))
     if "skipped" in result:
         raise Skipped(result["skipped"], failure)
     if "canceled" in result:
         raise Canceled(result["canceled"])
+    if "suspended" in result:
+        ctx.suspension = load_suspension(result["suspended"])
+        raise Suspended
     if failure is not None:
         raise WorkFailed(failure)
     return result
 
 
+def dump_objects(settings: ObjectStoreSettings | None) -> ObjectStoreOrder | None:
+    """Serialise the settings of the object store; `load_objects` restores them in the child process."""
+    if settings is None:
+        return None
+    return {"url": settings.url, "endpoint": settings.endpoint, "inline_bytes": settings.inline_bytes}
+
+
+def load_objects(order: ObjectStoreOrder | None) -> ObjectStoreSettings | None:
+    return None if order is None else ObjectStoreSettings(**order)
+
+
+def dump_suspension(suspension: Suspension) -> ChildSuspension:
+    """Serialise a suspension in the child process; `load_suspension` restores it in the worker."""
+    return {
+        "waiting": suspension.waiting,
+        "run_at": suspension.run_at.isoformat(),
+        "steps": list(suspension.steps),
+    }
+
+
+def load_suspension(fields: ChildSuspension) -> Suspension:
+    return Suspension(fields["waiting"], datetime.fromisoformat(fields["run_at"]), tuple(fields["steps"]))
+
+
+async def read_answer(ctx: RunContext, results: asyncio.StreamReader) -> bytes:
+    """Return the answer of a child process, the first line that is no heartbeat; empty if it has none."""
+    while (line := await results.readline()) == HEARTBEAT:
+        ctx.heartbeat()
+    return line
+
+
 def dump_failure(failure: Failure) -> ChildFailure:
     """Serialise a failure in the child process; `load_failure` restores it in the worker."""
-    return {"failure_class": failure.failure_class.value, "final": failure.final, **failure.dump()}
+    retry_after = None if failure.retry_after is None else failure.retry_after.total_seconds()
+    return {
+        "failure_class": failure.failure_class.value,
+        "final": failure.final,
+        "retry_after": retry_after,
+        **failure.dump(),
+    }
 
 
 def load_failure(fields: ChildFailure | None) -> Failure | None:
@@ -229,7 +312,9 @@ def load_failure(fields: ChildFailure | None) -> Failure | None:
         return None
     failure_class = FailureClass(fields["failure_class"])
     texts = (fields["type"], fields["message"], fields["traceback"], fields["code"])
-    return Failure(failure_class, *texts, final=fields["final"])
+    seconds = fields["retry_after"]
+    retry_after = None if seconds is None else timedelta(seconds=seconds)
+    return Failure(failure_class, *texts, final=fields["final"], retry_after=retry_after)
 
 
 async def wait_until_gone(leader: int, ctx: RunContext, canceled_at: float) -> None:
@@ -278,15 +363,20 @@ async def write_input(stdin: asyncio.StreamWriter, content: bytes) -> None:
 
 
 def environment(
-    ctx: RunContext, allowed: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    ctx: RunContext,
+    allowed: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    hidden: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the environment of a command: the INHERITED variables, those that match `allowed`, `variables`, and the
-    ids of its run. ROTA_* settings may hold secrets and are never inherited."""
+    """Return the environment of a command: the INHERITED variables, those that match `allowed` and are not `hidden`,
+    `variables`, and the ids of its run. ROTA_* settings may hold secrets and are never inherited."""
     patterns = (*INHERITED, *allowed)
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("ROTA_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if not name.startswith("ROTA_")
+        and name not in hidden
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
     job = ctx.job
     run_ids = {

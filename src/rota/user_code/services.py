@@ -4,12 +4,10 @@ Async functions await their methods; in sync functions, which run in threads, th
 """
 
 import asyncio
-import importlib
-import io
 import re
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -19,10 +17,11 @@ from rota.core.errors import LogicError, short_repr
 from rota.core.ids import new_id
 from rota.core.kinds import DEFAULT_KIND
 from rota.core.states import Status
-from rota.engine import artifacts
+from rota.engine import artifact_contents, artifact_files
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
 from rota.reports import jobs as job_reports
+from rota.user_code import frames
 
 LIVE_STATUSES = (Status.PENDING, Status.RUNNING)
 CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w.+-]+=[\w.+-]+)*", re.ASCII)
@@ -48,21 +47,6 @@ class BuiltInSerializer:
     dump: Callable[[Any], bytes]
 
 
-def to_parquet(value: object) -> bytes:
-    """A pandas or Arrow table; the library that made it is installed, and writes it."""
-    out = io.BytesIO()
-    if hasattr(value, "to_parquet"):
-        value.to_parquet(out)
-    else:
-        importlib.import_module("pyarrow.parquet").write_table(value, out)
-    return out.getvalue()
-
-
-def is_table(value: object) -> bool:
-    types = (("pandas", "DataFrame"), ("pyarrow", "Table"))  # not imported here: most programs have neither
-    return any(isinstance(value, getattr(sys.modules[module], name)) for module, name in types if module in sys.modules)
-
-
 def is_bytes(value: object) -> bool:
     return isinstance(value, bytes | bytearray | memoryview)
 
@@ -72,7 +56,7 @@ Result = Any
 
 BUILT_IN = (
     BuiltInSerializer("application/octet-stream", is_bytes, bytes),
-    BuiltInSerializer("application/vnd.apache.parquet", is_table, to_parquet),
+    BuiltInSerializer(frames.PARQUET, frames.is_frame, frames.to_parquet),
 )
 
 
@@ -108,30 +92,51 @@ class ArtifactManager(LoopBridge):
         self, data: object, *, parent: str | None = None, label: str | None = None, content_type: str | None = None
     ) -> Result:
         """Store a value below the run's artifact or `parent`; returns its id. Text and bytes are stored as they are,
-        tables as Parquet, other values as JSON. Raises LogicError if it is too large or not serialisable."""
+        data frames as Parquet, other values as JSON. Raises LogicError if it is too large or not serialisable."""
         return self.result_of(self.store(data, parent or self.run_id, label, content_type))
+
+    def save_file(
+        self,
+        path: str | Path,
+        *,
+        parent: str | None = None,
+        label: str | None = None,
+        content_type: str = "application/octet-stream",
+    ) -> Result:
+        """Store a file as `save` does its content, and return the artifact's id. A large one is streamed to the object
+        store. Raises LogicError if it is too large or cannot be read."""
+        return self.result_of(self.insert(Path(path), parent or self.run_id, label, content_type))
+
+    def load_file(self, artifact_id: str, path: str | Path) -> Result:
+        """Write the content of an artifact to a file, in parts, and return its size. The file is complete or does not
+        exist. Raises NotFound, LogicError if it cannot be written."""
+        return self.result_of(artifact_files.write(self.engine, self.org_id, artifact_id, Path(path)))
 
     def find(self, artifact_id: str) -> Result:
         """Return an artifact with its data."""
-        return self.result_of(self.engine.db.read(artifacts.get, self.org_id, artifact_id))
+        return self.result_of(artifact_contents.find(self.engine, self.org_id, artifact_id))
 
     def tree(self, artifact_id: str) -> Result:
         """Return an artifact with its descendants."""
-        return self.result_of(self.engine.db.read(artifacts.tree, self.org_id, artifact_id))
+        return self.result_of(artifact_contents.find_tree(self.engine, self.org_id, artifact_id))
 
     async def store(self, data: object, parent: str | None, label: str | None, content_type: str | None) -> str:
         """Store a value below `parent`; without one, as a root."""
-        own_type, content = self.serialise(data)
-        if content_type is not None and not CONTENT_TYPE.fullmatch(content_type):
+        if frames.is_frame(data):  # takes long for a large one
+            own_type, content = await asyncio.to_thread(self.serialise, data)
+        else:
+            own_type, content = self.serialise(data)
+        return await self.insert(content, parent, label, content_type or own_type)
+
+    async def insert(self, source: bytes | Path, parent: str | None, label: str | None, content_type: str) -> str:
+        """Store bytes or the content of a file below `parent`."""
+        if not CONTENT_TYPE.fullmatch(content_type):
             raise LogicError(f"{short_repr(content_type)} is not a content type like text/plain; charset=utf-8")
-        limit = self.engine.settings.artifact_limit
-        if len(content) > limit:
-            raise LogicError(f"the artifact has {len(content)} bytes; at most {limit} are allowed")
         row = {
             "id": new_id(), "org_id": self.org_id, "run_id": self.run_id, "parent_id": parent, "label": label,
-            "content_type": content_type or own_type, "content": content, "created_at": self.engine.clock.now(),
+            "content_type": content_type, "created_at": self.engine.clock.now(),
         }  # fmt: skip
-        await self.engine.db.tx(artifacts.insert, row, self.labels)
+        await artifact_contents.save(self.engine, row, self.labels, source)
         return str(row["id"])
 
     def serialise(self, data: object) -> tuple[str, bytes]:

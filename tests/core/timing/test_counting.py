@@ -27,7 +27,7 @@ def test_cron_slots_around_a_clock_change_are_counted_as_they_are_walked(
     fields: Fields, place: tuple[str, str], start: timedelta, end: timedelta, window: Window | None
 ) -> None:
     zone, change = place
-    timing, middle = Timing(parse_cron(fields.text), zone, window), datetime.fromisoformat(change)
+    timing, middle = fields.timing(zone, window), datetime.fromisoformat(change)
     walked = len(list(slots_between(timing, middle + start, middle + end)))
     assert count_slots(timing, middle + start, middle + end, 10_000) == walked
 

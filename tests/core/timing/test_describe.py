@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.core.timing.triggers import Every, Once, Timing, describe, next_slot, parse_cron
+from rota.core.timing.presentation import describe
+from rota.core.timing.triggers import Every, Once, Timing, next_slot, parse_cron
 from rota.core.timing.windows import parse_window
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

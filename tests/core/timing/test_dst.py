@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.core.timing.dst import DstGap, DstRepeat
+from rota.core.timing.presentation import preview
 from rota.core.timing.triggers import (
     Every,
     Timing,
     last_slot,
     next_slot,
     parse_cron,
-    preview,
     slots_between,
     window_close,
     window_open,
@@ -27,6 +28,8 @@ from rota.core.timing.windows import Window
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 AROUND = timedelta(hours=30)
+DST_GAPS: list[DstGap | None] = [None, "run_after", "skip"]
+DST_REPEATS: list[DstRepeat | None] = [None, "first", "both"]
 CHANGES = [
     ("America/New_York", "2026-03-08T07:00Z"),
     ("America/New_York", "2026-11-01T06:00Z"),
@@ -41,6 +44,10 @@ CHANGES = [
     ("America/Havana", "2026-03-08T05:00Z"),
     ("America/Havana", "2026-11-01T05:00Z"),  # the first hour of the day comes twice
     ("Pacific/Apia", "2011-12-30T10:00Z"),  # a whole day is skipped
+    ("Antarctica/Troll", "2026-03-29T01:00Z"),  # two hours
+    ("Antarctica/Troll", "2026-10-25T01:00Z"),
+    ("Pacific/Chatham", "2026-04-04T14:00Z"),  # at a quarter to four
+    ("Pacific/Chatham", "2026-09-26T14:00Z"),
     ("Europe/Istanbul", "2016-09-06T21:00Z"),  # summer time becomes the standard: only the name changes
 ]
 
@@ -53,7 +60,19 @@ class Fields:
     minutes: frozenset[int]
     hours: frozenset[int]
     weekdays: frozenset[int]
-    elapsed: bool  # has all 24 hours: follows elapsed time
+    gap: DstGap | None  # None: by the set of hours
+    repeat: DstRepeat | None
+
+    @property
+    def skips_gap(self) -> bool:
+        return len(self.hours) == 24 if self.gap is None else self.gap == "skip"
+
+    @property
+    def in_both_passes(self) -> bool:
+        return len(self.hours) == 24 if self.repeat is None else self.repeat == "both"
+
+    def timing(self, zone: str, window: Window | None = None) -> Timing:
+        return Timing(parse_cron(self.text), zone, window, dst_gap=self.gap, dst_repeat=self.repeat)
 
     def match(self, local: datetime) -> bool:
         return local.minute in self.minutes and local.hour in self.hours and local.isoweekday() % 7 in self.weekdays
@@ -70,17 +89,15 @@ def minutes_around(zone: str, change: str) -> list[tuple[datetime, datetime]]:
 
 def walk(fields: Fields, minutes: list[tuple[datetime, datetime]]) -> list[datetime]:
     """All slots, by looking at each minute."""
-    if fields.elapsed:
-        return [at for at, local in minutes if fields.match(local)]
     slots, seen = set(), set()
     previous = minutes[0][1] - MINUTE
     for at, local in minutes:
         skipped = previous + MINUTE
         while skipped < local:  # local times that the clock skips
-            if fields.match(skipped):
+            if fields.match(skipped) and not fields.skips_gap:
                 slots.add(at)
             skipped += MINUTE
-        if fields.match(local) and local not in seen:
+        if fields.match(local) and (local not in seen or fields.in_both_passes):
             slots.add(at)
         seen.add(local)
         previous = max(previous, local)
@@ -116,7 +133,9 @@ def expressions(draw: st.DrawFn) -> Fields:
     early = st.integers(0, 4).map(lambda hour: (str(hour), frozenset([hour])))  # where clocks change
     hour, hours = draw(st.one_of(part(24), early))
     weekday, weekdays = draw(st.one_of(st.just(("*", frozenset(range(7)))), part(7)))
-    return Fields(f"{minute} {hour} * * {weekday}", minutes, hours, weekdays, len(hours) == 24)
+    gap: DstGap | None = draw(st.sampled_from(DST_GAPS))
+    repeat: DstRepeat | None = draw(st.sampled_from(DST_REPEATS))
+    return Fields(f"{minute} {hour} * * {weekday}", minutes, hours, weekdays, gap, repeat)
 
 
 changes = st.sampled_from(CHANGES)
@@ -134,7 +153,7 @@ def test_each_row_of_the_table_is_a_clock_change(zone: str, change: str) -> None
 @given(expressions(), changes, instants)
 def test_slots_equal_those_of_a_walk_over_all_minutes(fields: Fields, place: tuple[str, str], shift: timedelta) -> None:
     zone, change = place
-    timing = Timing(parse_cron(fields.text), zone)
+    timing = fields.timing(zone)
     walked = walk(fields, minutes_around(zone, change))
     begin, end = search_bounds(change)
     inner = [slot for slot in walked if begin < slot <= end]
@@ -154,7 +173,7 @@ def test_a_window_keeps_the_slots_inside_or_gathers_them_at_its_start(
     if start == end:
         return
     window, minutes = Window(start, end), minutes_around(zone, change)
-    timing = Timing(parse_cron(fields.text), zone, window)
+    timing = fields.timing(zone, window)
     within = [(at, is_inside(window, local)) for at, local in minutes]
     slots = set(walk(fields, minutes))
     if any(is_inside(window, datetime(2026, 1, 1, hour, minute)) for hour in fields.hours for minute in fields.minutes):

@@ -20,22 +20,23 @@ from hypothesis import strategies as st
 from rota.core.errors import Invalid
 from rota.core.timing.counting import count_slots
 from rota.core.timing.cron import DAY_OF_MONTH_FIELD, DAY_OF_WEEK_FIELD, HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD
+from rota.core.timing.dst import zone_of
+from rota.core.timing.presentation import describe, preview
+from rota.core.timing.stored import dump, load
 from rota.core.timing.triggers import (
     Cron,
     Every,
     Once,
+    Recurring,
     Timing,
     check_timing,
-    describe,
-    dump,
     last_slot,
-    load,
     next_slot,
     parse_cron,
     parse_instant,
     parse_interval,
+    parse_rule,
     parse_zone,
-    preview,
     reaching_back,
     run_at,
     slots_between,
@@ -121,7 +122,6 @@ def test_cron_supports_the_syntax_of_crontab(expression: str, expected: list[str
         ("1_0 * * * *", "bad minute"),
         (",5 * * * *", "bad minute"),
         ("1-2-3 * * * *", "bad minute"),
-        ("* * LW * *", "bad day of month"),
         ("\u0665 * * * *", "ASCII"),
         ("\uff15 * * * *", "ASCII"),
         ("5\u00a0* * * *", "ASCII"),
@@ -656,3 +656,31 @@ def test_jitter_is_the_same_in_another_process() -> None:
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == run_at("nightly", NOON, HOUR).isoformat()
+
+
+@pytest.mark.parametrize(("rule", "slots"), table_of("rule"))
+def test_rules_have_the_slots_that_the_reference_page_shows(rule: str, slots: str) -> None:
+    timing = Timing(Recurring(parse_rule(rule), at("2026-05-01")))
+    shown = slots.split(", ")
+    upcoming = islice(slots_between(timing, at("2026-05-01") - TICK, at("2099-01-01")), 3)
+    assert [f"{slot:%Y-%m-%d %H:%M}" for slot in upcoming] == shown
+
+
+@pytest.mark.parametrize(("rule", "message"), table_of("rule that is refused"))
+def test_rules_are_refused_as_the_reference_page_says(rule: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_timing(Timing(Recurring(parse_rule(rule), at("2026-05-01"))), at("2026-05-01"))
+    assert message.replace("`", "") in caught.value.message.replace("`", "")
+
+
+@pytest.mark.parametrize("row", table_of("trigger"), ids=lambda row: " ".join(row[:3]))
+def test_clock_changes_are_as_the_reference_page_shows(row: list[str]) -> None:
+    expression, gap, repeat, *days = row
+    choices: Any = {"dst_gap": gap or None, "dst_repeat": repeat or None}
+    timing = Timing(parse_cron(expression), "Europe/Oslo", **choices)
+    oslo = zone_of("Europe/Oslo")
+    for day, shown in zip(("2027-03-28", "2026-10-25"), days, strict=True):
+        first = datetime.fromisoformat(f"{day}T01:00").replace(tzinfo=oslo)
+        last = datetime.fromisoformat(f"{day}T03:59").replace(tzinfo=oslo)
+        local = [slot.astimezone(oslo) for slot in slots_between(timing, first - TICK, last)]
+        assert ", ".join(f"{slot:%H:%M}{slot.isoformat()[-6:]}" for slot in local) == shown

@@ -32,9 +32,16 @@ class Graphs:
     asked: list[GraphRequest] = field(default_factory=list)
 
     def declare(self, name: str, body: Body) -> str:
-        return self.registry.add(name, body, "python").id
+        graph_id = self.registry.add(name, body, "python").id
+        self.announce()
+        return graph_id
+
+    def announce(self) -> None:
+        """Let the worker claim what is declared now."""
+        self.harness.worker.registration.refresh_routes()
 
     async def schedule(self, name: str = "job", target: str = "python:poet", **fields: Any) -> str:
+        self.announce()
         return await self.harness.schedule(name, target=target, kind="graph", **fields)
 
     async def grant(self, *scopes: str, consent: bool = False, **fields: Any) -> str:

@@ -272,6 +272,7 @@ class RemoteGraphWorker:
 
     async def start(self) -> None:
         await self.remote.learn()
+        await self.worker.learn()
 
         def step(tx: Any) -> None:
             workers.register(
@@ -291,6 +292,7 @@ class RemoteGraphWorker:
 
     async def work(self) -> list[Any]:
         """Take what is ready, and wait until it has ended."""
+        self.worker.registration.refresh_routes()
         await self.worker.prefetch.claim()
         while self.worker.active:
             await asyncio.wait(

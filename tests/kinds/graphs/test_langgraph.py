@@ -15,7 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from rota.app.application import load_app
+from rota.app.programs import load_app
+from rota.core.errors import Invalid
 from rota.graphs import (
     AssistantFinal,
     Code,
@@ -27,6 +28,7 @@ from rota.graphs import (
     ToolCallStart,
     UsageReport,
 )
+from rota.kinds.graphs import registry
 from rota.kinds.graphs.registry import GraphRegistry
 from tests.engine.harness import at
 from tests.kinds.graphs.harness import Graphs
@@ -39,6 +41,12 @@ CALLER = LlmCaller("account", "key", "request", "trace", "user")
 @pytest.fixture
 def example() -> GraphRegistry:
     return load_app(str(EXAMPLES / "graphs.py")).graphs
+
+
+def test_a_missing_langgraph_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    with pytest.raises(Invalid, match=r"not installed: pip install 'rota-scheduler\[langgraph\]'"):
+        GraphRegistry().add("poet", object(), "langgraph")
 
 
 def asked(graph_id: str, run_id: str = "run-1", **fields: Any) -> GraphRequest:

@@ -14,8 +14,9 @@ from sqlalchemy import select, update
 import rota
 from rota.billing import store as billing_store
 from rota.core.errors import AuthError, Conflict, Invalid, LogicError, NotFound, TransientError
-from rota.core.policy import Billing
-from rota.db.tables import artifacts, clocks, jobs
+from rota.core.policy import Billing, Terms
+from rota.db.crash_points import at_each_statement
+from rota.db.tables import artifacts, clocks, jobs, virtual_keys
 from rota.db.tables import grants as table
 from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
@@ -72,7 +73,7 @@ async def test_BILLING_VIA_GRANT(graphs: Graphs) -> None:
     await graphs.harness.run_until(at("9:10"))
     (grant,), (run,) = await graphs.grants(), await graphs.runs()
     account = await graphs.account()
-    key = await graphs.harness.db.read(billing_store.default_key, account.id)
+    (key,) = [row.id for row in await graphs.harness.rows(select(virtual_keys).where(virtual_keys.c.is_default))]
     caller = graphs.asked[0].caller
     assert (caller.billing_account_id, caller.virtual_key_id) == (grant.billing_account_id, key) == (account.id, key)
     first, second = await graphs.receipts()
@@ -204,20 +205,20 @@ def test_SCOPE_FORMAT_CENTRALIZED_and_NO_SCOPE_PARSING_IN_WORKER() -> None:
 
 
 async def test_VALIDATE_BEFORE_EXECUTE(graphs: Graphs) -> None:
-    """A grant that goes between the worker's look and the executor's is noticed by the executor."""
+    """A grant that is revoked while the start of a run is recorded is noticed."""
     held = await graphs.grant()
     await graphs.schedule(grant_id=held)
-    real = Executor.authorize
+    real = Executor.record_start
 
     async def slow(self: Executor, run: Any) -> None:
         await real(self, run)
         await graphs.harness.engine.revoke_grant(graphs.harness.org_id, held)
 
-    Executor.authorize = slow  # type: ignore[method-assign]
+    Executor.record_start = slow  # type: ignore[method-assign]
     try:
         await graphs.harness.run_until(at("9:10"))
     finally:
-        Executor.authorize = real  # type: ignore[method-assign]
+        Executor.record_start = real  # type: ignore[method-assign]
     assert await graphs.harness.verdicts() == ["9:10 skipped: grant_revoked"]
     assert graphs.asked == []
 
@@ -478,6 +479,26 @@ async def test_a_run_that_is_cancelled_while_it_is_charged_is_charged(graphs: Gr
 
 
 # schedules and grants
+
+
+async def test_a_run_with_one_unit_needs_few_statements_and_a_commit_for_each_effect(graphs: Graphs) -> None:
+    async def brief(request: GraphRequest, caller: LlmCaller) -> AsyncIterator[object]:
+        yield UsageReport("call", "tiny", 10, 20, "0.001")
+
+    graphs.declare("brief", brief)
+    harness, grant_id = graphs.harness, await graphs.grant("graph:execute:python:brief")
+    await harness.engine.enqueue(harness.org_id, "graph", "python:brief", [{}], terms=Terms(grant_id=grant_id))
+    await harness.worker.prefetch.claim()
+    texts: list[str] = []
+    with at_each_statement(texts.append):
+        await harness.wait_until_idle()
+    await harness.work()
+    assert [run.status for run in await graphs.runs()] == ["success"]
+    statements = [text for text in texts if not text.startswith(("BEGIN", "COMMIT"))]
+    if harness.db.survives_partition:  # PostgreSQL: start, grant, lock, charge, content, grant; all but one alone
+        assert (len(statements), texts.count("COMMIT")) == (6, 1)
+    else:  # the charge is five statements; start, charge and content are committed
+        assert (len(statements), texts.count("COMMIT")) == (10, 3)
 
 
 async def test_a_schedule_keeps_its_minted_grant_when_it_is_written_anew(graphs: Graphs) -> None:

@@ -111,6 +111,8 @@ async def test_the_body_of_an_agent_is_read_after_its_key_is_checked_and_has_lim
         ("result", {"lines": [["stdout", "x"]] * 5001}, "lines"),
         ("result", {"error": {"reason": "x"}}, "error.reason"),
         ("result", {"fence": -1}, "fence"),
+        ("result", {"ended_ms_ago": 2**53}, "ended_ms_ago"),
+        ("result", {"duration_ms": 2**53}, "duration_ms"),
     ],
 )
 async def test_a_wrong_field_of_an_agent_is_named(api: Api, verb: str, changes: dict[str, Any], field: str) -> None:

@@ -61,6 +61,10 @@ class FakeExecutor:
 
     async def cancel(self, run_id: str) -> None: ...
 
+    async def verify(self) -> None: ...
+
+    async def close(self) -> None: ...
+
     def logs(self, run_id: str) -> list[str]:
         return []
 
@@ -94,6 +98,7 @@ class PipelineHarness(Harness):
     async def declare(self) -> None:
         await declare_pipelines(self.engine, "default", self.program.pipelines)
         await self.db.tx(orgs.system_user, self.org_id, NINE)
+        self.worker.registration.refresh_routes()
 
     async def run(self, path: str, payload: Any = None) -> Record:
         """Run a pipeline and what it triggers; return its run."""
@@ -144,17 +149,17 @@ class PipelineHarness(Harness):
 
 
 async def open_pipeline_harness(
-    url: str, place: Path, fake_executor: FakeExecutor | None = None, slots: int = 4, **settings: Any
+    url: str, place: Path, fake_executor: FakeExecutor | None = None, slots: int = 4, engine: str = "", **settings: Any
 ) -> PipelineHarness:
     db, clock, program = open_database(url), ManualClock(NINE), Rota()
-    real = executor_here(place, slots)
+    real = executor_here(place, slots, engine, lambda org_id: db.read(orgs.slug_of, org_id))
     if fake_executor is not None:
         fake_executor.real = real
     runner = PipelineRunner(program.pipelines, db, fake_executor or real, injector=program.injector)
-    engine = Engine(db, clock, Wake(), {"task": FakeRunner(), "pipeline": runner}, EngineSettings(**settings))
+    commands = Engine(db, clock, Wake(), {"task": FakeRunner(), "pipeline": runner}, EngineSettings(**settings))
     org_id, _ = await db.tx(accounts.ensure_default_org, NINE)
-    worker = Worker(engine)
+    worker = Worker(commands)
     await worker.register()
     return PipelineHarness(
-        engine, clock, FakeRunner(), Scheduler(engine), worker, org_id, fake_executor=fake_executor, program=program
+        commands, clock, FakeRunner(), Scheduler(commands), worker, org_id, fake_executor=fake_executor, program=program
     )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rota.kinds.pipelines.runner import PipelineRunner
+from rota.version import DISTRIBUTION
 from tests.app.harness import NINE, Api
 
 ORDERS = {"namespace": "sales", "layer": "bronze", "name": "orders", "sql": "SELECT range AS id FROM range(3)"}
@@ -174,7 +175,7 @@ async def test_without_duckdb_sql_is_refused_with_what_to_install(api: Api) -> N
     assert isinstance(runner, PipelineRunner)
     runner.executor = None
     answer = await api.call("POST", "/pipelines", ORDERS)
-    assert (answer.status_code, "rota[duckdb]" in answer.json()["detail"]) == (409, True)
+    assert (answer.status_code, f"{DISTRIBUTION}[duckdb]" in answer.json()["detail"]) == (409, True)
 
 
 async def test_a_sql_pipeline_takes_an_empty_input_and_no_other(api: Api) -> None:

@@ -12,16 +12,20 @@ from tests.app.command_line import caller, read, running_server
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+INCREMENTAL = PAGE[PAGE.index("## Incremental tables") : PAGE.index("## On PostgreSQL")]  # has a program of its own
+BASIC = PAGE[: PAGE.index("## Incremental tables")] + PAGE[PAGE.index("## When they run") :]
+
+
+def blocks(language: str, text: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program,) = blocks("python")
+    (program,) = blocks("python", BASIC)
     monkeypatch.setattr("tests.app.command_line.APP", program)
     with running_server(tmp_path):
         rota = caller(tmp_path)
-        for line in "".join(blocks("sh")).splitlines():
+        for line in "".join(blocks("sh", BASIC)).splitlines():
             done = rota(*shlex.split(line)[1:])
             assert done.returncode == 0, f"{line}\n{done.stderr}"
         report = read(rota("-o", "json", "pipeline", "show", "sales/gold/report"))
@@ -36,10 +40,26 @@ def test_the_page_about_pipelines_works(tmp_path: Path, monkeypatch: pytest.Monk
         shown = read(rota("-o", "json", "pipeline", "preview", "sales/gold/report"))
         assert shown["rows"] == [[max(sum(n % 7 for n in range(500) if n % 30 == day) for day in range(30))]]
         assert rota("pipeline", "trigger", "disable", "sales/gold/report", triggers[0]["id"]).returncode == 0
-        assert rota("pipeline", "trigger", "enable", "sales/gold/report", triggers[0]["id"]).returncode == 0
+        assert rota("pipeline", "trigger", "enable", "sales/gold/report", "pipeline_success").returncode == 0
+        several = rota("pipeline", "trigger", "rm", "sales/gold/report", "sales/silver/daily_totals")
+        assert (several.returncode, "2 triggers are named" in several.stderr) == (4, True)
+        assert rota("pipeline", "trigger", "rm", "sales/gold/report", "webhook").returncode == 0
+        assert rota("pipeline", "trigger", "rm", "sales/gold/report", "webhook").returncode == 3
         assert rota("pipeline", "trigger", "rm", "sales/gold/report", triggers[0]["id"]).returncode == 0
         assert "sales" in rota("pipeline", "namespaces").stdout
         assert rota("pipeline", "rm", "sales/gold/report").returncode == 0
+
+
+def test_the_example_of_incremental_tables_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = blocks("python", INCREMENTAL)
+    monkeypatch.setattr("tests.app.command_line.APP", program)
+    with running_server(tmp_path):
+        rota = caller(tmp_path)
+        for path in ("shop/bronze/visits", "shop/silver/visits"):
+            assert rota("pipeline", "run", path, "--wait", "--input", "{}").returncode == 0
+        for line in "".join(blocks("sh", INCREMENTAL)).splitlines():
+            done = rota(*shlex.split(line)[1:])
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
 def test_the_commands_of_pipelines_report_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

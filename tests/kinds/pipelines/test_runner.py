@@ -11,17 +11,21 @@ import pytest
 from sqlalchemy import func, select, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
-from rota.core.model import Job
+from rota.core.ids import new_id
+from rota.core.model import AttemptResult, Job
 from rota.core.states import Status
+from rota.db.crash_points import at_each_statement
 from rota.db.dialect import Tx
 from rota.db.tables import jobs, logs, pipeline_triggers, runs
 from rota.engine import claiming, orgs
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import RunContext
 from rota.kinds.pipelines import store as pipelines_store
+from rota.kinds.pipelines.duckdb import DuckDB
 from rota.kinds.pipelines.manager import CooldownActive, fire_webhook
 from rota.kinds.pipelines.registry import PipelineRegistry
 from rota.reports import runs as run_reports
+from tests.databases import commit_when_awaited, on_postgresql
 from tests.engine.harness import DAY, NINE, at
 from tests.kinds.pipelines.harness import PipelineHarness, open_pipeline_harness
 
@@ -189,6 +193,42 @@ async def test_a_long_statement_is_canceled_at_once(harness: PipelineHarness) ->
         await harness.work()
     assert await harness.ran() == [f"{ORDERS} manual canceled: operator"]
     assert (executor.capacity(), active_run.task is not None and active_run.task.done()) == (4, True)
+
+
+async def test_a_spare_database_is_opened_after_a_run_and_used_once(harness: PipelineHarness) -> None:
+    await harness.pipeline(ORDERS)
+    executor = harness.manager.runner.executor
+    assert isinstance(executor, DuckDB)
+    used = []
+    for _ in range(3):
+        await harness.run(ORDERS)
+        spare = await asyncio.wrap_future(executor.spares[0])
+        used.append(spare)
+        assert spare.execute("SELECT current_setting('lock_configuration')").fetchone() == (False,)
+    assert len({id(database) for database in used}) == 3
+    for database in used[:2]:
+        with pytest.raises(duckdb.ConnectionException):  # closed with its run
+            database.execute("SELECT 1")
+    await harness.manager.runner.close()
+    assert executor.spares == []
+    with pytest.raises(duckdb.ConnectionException):
+        used[2].execute("SELECT 1")
+
+
+async def test_the_end_of_a_run_that_triggers_nothing_reads_its_triggers_in_one_statement(
+    harness: PipelineHarness,
+) -> None:
+    await harness.pipeline(ORDERS)
+    await harness.manager.run(ORDERS)
+    await harness.worker.prefetch.claim()
+    await harness.worker.cancellation.until_idle(60)
+    texts: list[str] = []
+    with at_each_statement(texts.append):
+        await harness.worker.completer.flush()
+    assert [run.split()[-1] for run in await harness.ran()] == ["success"]
+    assert len([text for text in texts if "pipeline_" in text]) == 1
+    statements = [text for text in texts if text not in ("BEGIN IMMEDIATE", "COMMIT")]
+    assert (len(statements), texts.count("COMMIT")) == (5 if harness.db.survives_partition else 6, 1)
 
 
 # what SQL may do
@@ -481,6 +521,31 @@ async def test_an_attempt_after_a_crash_keeps_the_claim_of_the_first(harness: Pi
     await harness.write(update(jobs).values(state="ready", lease_owner=None))
     await harness.run_due()
     assert (await harness.ran())[1:] == [f"{TOTALS} cron_dependency:0 * * * * success"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("first", ["slot", "upstream"])
+async def test_a_slot_and_the_last_upstream_do_not_miss_each_other(harness: PipelineHarness, first: str) -> None:
+    await harness.pipeline(ORDERS)
+    await harness.pipeline(TOTALS)
+    await harness.trigger(TOTALS, "cron_dependency", upstreams=[ORDERS], cron_expression="0 * * * *")
+    now = at("10:00")
+    harness.clock.set(now)
+    await harness.fire()
+    (slot_job,) = await harness.db.tx(claim_all)
+    await harness.manager.run(ORDERS)
+    (upstream_job,) = await harness.db.tx(claim_all)
+    ended = [AttemptResult(upstream_job, Status.SUCCESS, None, now, new_id(), 1, now)]
+    opened = await harness.db.begin()
+    if first == "slot":
+        assert not await opened.run(pipelines_store.claim_slot, slot_job, now)
+        await commit_when_awaited(harness.db, opened, harness.db.tx(pipelines_store.follow, ended, now))
+        triggered = select(jobs.c.trigger).where(jobs.c.solo_key.is_not(None))
+        assert [row.trigger for row in await harness.rows(triggered)] == ["cron_dependency:0 * * * *"]
+    else:
+        await opened.run(pipelines_store.follow, ended, now)
+        slot = harness.db.tx(pipelines_store.claim_slot, slot_job, now)
+        assert await commit_when_awaited(harness.db, opened, slot)
 
 
 def claim_all(tx: Tx) -> list[Job]:

@@ -12,9 +12,11 @@ from sqlalchemy import select, update
 from rota.core.errors import Conflict
 from rota.core.policy import Failure, FailureClass
 from rota.db.tables import clocks, jobs, runs, schedules
+from rota.engine import orgs
+from rota.engine.instruments import RUNS
 from rota.engine.maintenance import Maintenance
 from rota.engine.runner import WorkFailed
-from tests.engine.harness import at, clock_text
+from tests.engine.harness import NINE, at, clock_text
 from tests.kinds.pipelines.harness import FakeExecutor, PipelineHarness, open_pipeline_harness
 
 TOTALS = "sales/silver/daily_totals"
@@ -163,7 +165,7 @@ async def test_a_run_that_finds_no_room_stays_pending_and_is_used_again(harness:
     await harness.run_until(at("9:32"))
     (run,) = await harness.rows(select(runs))
     assert (run.job_id, run.attempt, run.status, clock_text(run.slot)) == (job.id, 1, "success", "9:30")
-    assert harness.engine.metrics.runs == {("pipeline", "success"): 1}
+    assert harness.engine.metrics.by_labels(RUNS) == {("pipeline", "success"): 1}
     await harness.run_until(at("10:00"))
     assert await harness.verdicts() == ["9:30 ran", "10:00 ran"]
 
@@ -197,6 +199,39 @@ async def test_many_due_at_once_are_all_run_within_the_executors_room(harness: P
     await harness.run_until(at("10:05"))
     assert len(await harness.ran()) == 10
     assert fake_executor(harness).most == 4
+
+
+async def test_a_run_waits_for_a_slot_that_becomes_free_and_is_not_returned_to_the_queue(
+    harness: PipelineHarness,
+) -> None:
+    fake_executor(harness).places = 1
+    fake_executor(harness).shut = True
+    for number in range(5):
+        await harness.pipeline(f"sales/bronze/t{number}")
+        await harness.manager.run(f"sales/bronze/t{number}")
+    await harness.worker.prefetch.claim()
+    for _ in range(1000):
+        if fake_executor(harness).inside:
+            break
+        await asyncio.sleep(0.001)
+    assert [row.split()[-1] for row in await harness.waiting()] == ["running"] * 5
+    await harness.release_executor()
+    assert len(await harness.ran()) == 5  # at the same instant: no delay has passed
+    assert (fake_executor(harness).asked, fake_executor(harness).most) == (5, 1)
+
+
+async def test_a_run_that_ends_before_it_is_submitted_leaves_its_slot_to_the_next(harness: PipelineHarness) -> None:
+    fake_executor(harness).places = 1
+    owner = await harness.db.tx(orgs.system_user, harness.org_id, NINE)
+    grant_id = await harness.engine.create_grant(harness.org_id, owner, [f"pipeline:run:{TOTALS}"])
+    await harness.plan(TOTALS, grant_id=grant_id)
+    await harness.engine.revoke_grant(harness.org_id, grant_id)
+    await harness.run_until(at("10:00"))
+    await harness.run(TOTALS)
+    assert await harness.ran() == [
+        f"{TOTALS} schedule:0 * * * * skipped: grant_revoked",
+        f"{TOTALS} manual success",
+    ]
 
 
 async def test_two_causes_take_turns_on_one_pipeline(harness: PipelineHarness) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rota.access.store import accounts
-from rota.app.application import Rota, load_app
+from rota.app.application import Rota
+from rota.app.programs import load_app
 from rota.core.clock import ManualClock
 from rota.db.connection import open_database
 from rota.db.wake import Wake
@@ -77,10 +78,15 @@ class TaskHarness(Harness):
         lines, _ = await self.db.read(run_reports.run_logs, self.org_id, run["id"], limit=200)
         return [line["text"] for line in lines]
 
+    async def claim(self) -> bool:
+        """Claim jobs, also of tasks that were declared since the worker registered."""
+        self.worker.registration.refresh_routes()
+        return await self.worker.prefetch.claim()
+
     async def work(self) -> None:
         """Run ready jobs and those that they enqueue; store the results."""
         while True:
-            more = await self.worker.prefetch.claim()
+            more = await self.claim()
             running = [run.task for run in self.worker.active.values() if run.task is not None]
             if running:
                 await asyncio.wait(running)

@@ -100,3 +100,10 @@ def chatter() -> None:
 @app.task(isolation="process")
 def fork() -> int:
     return 7 if os.fork() else 8
+
+
+@app.task(isolation="process")
+async def waits(ctx: RunContext) -> list[Any]:
+    """A durable task in a process of its own: it ends while the run waits."""
+    process = await ctx.step("process", os.getpid)
+    return [process, os.getpid(), await ctx.wait_for("go")]

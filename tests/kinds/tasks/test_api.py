@@ -71,6 +71,7 @@ class TaskApi:
         return [error["field"] for error in answer["errors"]] if "errors" in answer else [answer["code"]]
 
     async def work(self) -> None:
+        self.worker.registration.refresh_routes()
         while await self.worker.prefetch.claim() or self.worker.active or self.worker.completer.results:
             await asyncio.gather(
                 *(active_run.task for active_run in self.worker.active.values() if active_run.task),
@@ -237,6 +238,10 @@ async def test_executing_answers_with_the_job_whose_artifact_has_the_result(task
         "artifact_id",
         "run_ids",
         "target_name",
+        "parent_id",
+        "children",
+        "waiting",
+        "steps",
     }
     assert (job["status"], job["run_ids"]) == ("success", [job["artifact_id"]])
     artifact = await task_api.ask("GET", f"/artifacts/{job['artifact_id']}")
@@ -486,7 +491,7 @@ async def test_a_binary_result_is_a_separate_artifact(task_api: TaskApi) -> None
 async def test_an_artifact_that_is_too_large_fails_the_run(task_api: TaskApi) -> None:
     task_api.api.engine.settings = replace(task_api.api.engine.settings, artifact_limit=100)
     job = await task_api.run(await task_api.make("keep"), size=101)
-    assert job["error"]["message"] == "the artifact has 101 bytes; at most 100 are allowed"
+    assert job["error"]["message"] == "the artifact has 101 bytes; at most 100 are allowed (ROTA_MAX_ARTIFACT_MB)"
 
 
 async def test_unknown_artifacts_are_not_found(task_api: TaskApi) -> None:

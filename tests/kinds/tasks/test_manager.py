@@ -211,6 +211,18 @@ async def test_old_results_are_swept_out(harness: TaskHarness) -> None:
     assert await harness.rows(select(cached_results)) == []
 
 
+async def test_a_cached_result_whose_artifact_was_deleted_with_its_run_is_computed_again(harness: TaskHarness) -> None:
+    harness.program.task("picture", cache_ttl="90d")(lambda: b"png")
+    first, second = await harness.run("picture"), await harness.run("picture")
+    assert (second["outcome"], second["reason"]) == (first["outcome"], "cached")
+    harness.clock.set(harness.clock.now() + timedelta(days=40))
+    await Maintenance(harness.engine, harness.worker.id, lambda: True).prune(harness.clock.now())
+    third = await harness.run("picture")
+    assert third["reason"] is None
+    content = await harness.db.read(artifacts.content, harness.org_id, third["outcome"]["artifact_id"])
+    assert content.content == b"png"
+
+
 # retries and timeouts
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rota import Applied, AuthError, LogicError, NotApplied, PermissionDenied, TransientError, Unsure
 from rota.connectors import Files, Http, Smtp, Sql
-from rota.kinds.workflows.connectors.base import surely_failed
+from rota.core.effects import surely_failed
 
 
 @asynccontextmanager

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from rota import Applied, NotApplied, Prepare, Rota, Workflow, mutation
 from rota.core.states import Phase, Status
-from rota.db.tables import effects, events, runs, workflow_runs
+from rota.db.dialect import Tx
+from rota.db.tables import effects, events, jobs, runs, workflow_runs
 from rota.kinds.workflows.rules import legal
 from rota.kinds.workflows.store import upkeep
+from rota.kinds.workflows.store.records import NewEvent
 from rota.testing import MONDAY, World, count_from_here, crash_point, dies_at, world
 from tests.databases import copy_sqlite, empty_postgres
 
@@ -141,6 +143,56 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         if not died:
             break
     assert point > 40  # statements and commits of a publish, and of a run of each consumer
+
+
+def backlog_program() -> Rota:
+    app, flow = Rota(), Workflow("copy", topics=["in"])
+
+    @flow.consumer(subscribe=["in"])
+    class Take:
+        async def prepare(self, ctx: Any, state: Any) -> Prepare:
+            return Prepare(reservations={"in": [event.id for event in await ctx.peek("in", limit=1)]})
+
+    app.workflow(flow)
+    return app
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_crash_at_every_statement_of_a_backlog(clean_url: str, sqlite_template: Path, tmp_path: Path) -> None:
+    """The statement that commits a run and begins the next one is atomic."""
+    names = ["a", "b", "c", "d"]
+
+    async def play() -> None:
+        async with world(backlog_program(), database_url=clean_url) as rota:
+            await rota.drain()
+            count_from_here()
+            await rota.workflows.publish_many("copy", [NewEvent("in", name, None) for name in names])
+            await rota.drain()
+
+    async def check(rota: World) -> None:
+        def read(tx: Tx) -> tuple[list[Any], list[Any], int]:
+            taken = select(events.c.message_id, events.c.status, workflow_runs.c.phase)
+            joined = taken.join_from(events, workflow_runs, workflow_runs.c.id == events.c.reserved_by)
+            ended = select(runs.c.outcome).where(runs.c.status == Status.SUCCESS.value)
+            left = tx.execute(select(func.count()).select_from(jobs)).scalar_one()
+            return list(tx.execute(joined)), list(tx.execute(ended).scalars()), left
+
+        taken, outcomes, left = await rota.engine.db.read(read)
+        assert {tuple(row) for row in taken if row.message_id in names} <= {
+            (name, "consumed", Phase.COMMITTED.value) for name in names
+        }
+        assert len(taken) == len({row.message_id for row in taken}) == sum(outcome["taken"] for outcome in outcomes)
+        assert left == 0
+        assert await rota.engine.db.read(upkeep.orphaned_events) == []
+
+    for point in range(1, 500):
+        fresh(clean_url, sqlite_template)
+        died = dies_at(point, play)
+        asyncio.run(settle(clean_url, backlog_program(), Folder(tmp_path), check))
+        if not died:
+            break
+    assert point > 10  # a publish, a claim, the first run and the statement of each further run
 
 
 class Thrown:

@@ -18,6 +18,7 @@ from rota import (
     Workflow,
     not_applied,
 )
+from rota.core.effects import EffectStatus
 from rota.core.errors import Conflict, Invalid
 from rota.core.states import Phase, Status
 from rota.db.dialect import Tx
@@ -25,7 +26,7 @@ from rota.db.tables import effects, events, workflow_runs
 from rota.engine import orgs
 from rota.engine.maintenance import Maintenance
 from rota.kinds.workflows import reports
-from rota.kinds.workflows.rules import EffectStatus, legal
+from rota.kinds.workflows.rules import legal
 from rota.kinds.workflows.store import effects as effects_store
 from rota.kinds.workflows.store import upkeep
 from rota.kinds.workflows.store import workflow_runs as workflow_runs_store

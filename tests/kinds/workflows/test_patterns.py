@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rota.app.application import Rota, load_app
+from rota.app.application import Rota
+from rota.app.programs import load_app
 from rota.testing import MONDAY, World, world
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "workflows.py")

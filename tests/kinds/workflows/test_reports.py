@@ -2,8 +2,8 @@
 
 import pytest
 
+from rota.core.effects import EffectStatus
 from rota.kinds.workflows.reports import parked_issue
-from rota.kinds.workflows.rules import EffectStatus
 from rota.kinds.workflows.store.records import OpenEffect
 
 

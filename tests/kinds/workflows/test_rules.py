@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rota.core.effects import EFFECT_MOVES, OPEN_EFFECTS, RECONCILE, EffectStatus
 from rota.core.errors import Invalid
 from rota.core.policy import WAKE_MAX, WAKE_MIN
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.kinds.workflows.rules import (
     ALLOWED,
     CONTINUES,
-    EFFECT_MOVES,
-    OPEN_EFFECTS,
-    RECONCILE,
     Candidate,
-    EffectStatus,
     HandlerKind,
     Op,
     Outcome,

@@ -1,14 +1,14 @@
-"""Bodies and answers of the routes of orgs, users, API keys, login links, sessions and the audit log."""
+"""Bodies and answers of the routes of orgs, users, service accounts, keys, login links, sessions and the audit log."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from rota.access.api.password_rules import PASSWORD_CHARACTERS, read_password
 from rota.core import parse
 from rota.core.errors import Invalid
-from rota.core.wire import Answer, At, Id, Instant, Label, Name, NameText, RequestBody, checked, example
+from rota.core.wire import Answer, At, Id, Instant, Label, Name, NameText, RequestBody, StorableText, checked, example
 from rota.frame.http.auth import Role
 
 ROLES = [role.name.lower() for role in Role]
@@ -52,6 +52,7 @@ Email = Annotated[
 ]
 Password = Annotated[str, PlainValidator(checked(read_password)), WithJsonSchema(PASSWORD_SCHEMA)]
 CurrentPassword = Annotated[str, PlainValidator(checked(read_current_password)), WithJsonSchema(PASSWORD_SCHEMA)]
+Scopes = Annotated[list[Label], Field(max_length=50)]
 RoleName = Annotated[str, PlainValidator(checked(read_role)), WithJsonSchema(ROLE_SCHEMA)]
 
 
@@ -87,6 +88,15 @@ class NewOrg(Answer):
     admin_key: str
 
 
+class UserBody(RequestBody):
+    model_config = example({"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "operator"})
+
+    email: Email
+    name: Name | None = None
+    password: Password
+    role: RoleName
+
+
 class UserChanges(RequestBody):
     model_config = example({"role": "admin"})
 
@@ -94,14 +104,8 @@ class UserChanges(RequestBody):
     name: Name | None = None
     password: Password | None = None
     role: RoleName | None = None
-
-
-class UserBody(UserChanges):
-    model_config = example({"email": "ada@example.org", "name": "Ada", "password": "correct horse", "role": "operator"})
-
-    email: Email
-    password: Password
-    role: RoleName
+    disabled: bool | None = None
+    oidc_subject: Annotated[str, Field(max_length=255), StorableText] | None = None
 
 
 class PasswordBody(RequestBody):
@@ -116,6 +120,36 @@ class User(Answer):
     email: str | None
     name: NameText
     role: RoleName
+    disabled: bool
+    disabled_by: Literal["admin", "provider"] | None
+    oidc_subject: str | None
+    created_at: At
+    updated_at: At
+
+
+class ServiceAccountBody(RequestBody):
+    model_config = example({"name": "deploy", "role": "operator", "scopes": ["schedules", "runs:read"]})
+
+    name: Name
+    role: RoleName
+    scopes: Scopes | None = None
+
+
+class ServiceAccountChanges(RequestBody):
+    model_config = example({"role": "viewer"})
+
+    name: Name | None = None
+    role: RoleName | None = None
+    scopes: Scopes | None = None
+    disabled: bool | None = None
+
+
+class ServiceAccount(Answer):
+    id: Id
+    name: NameText
+    role: RoleName
+    scopes: list[str]
+    disabled: bool
     created_at: At
     updated_at: At
 
@@ -125,7 +159,8 @@ class KeyBody(RequestBody):
 
     name: Name
     role: RoleName
-    scopes: Annotated[list[Label], Field(max_length=50)] | None = None
+    user_id: Annotated[str, Field(max_length=26), StorableText] | None = None
+    scopes: Scopes | None = None
     expires_at: Instant | None = None
 
 
@@ -155,9 +190,22 @@ class Session(Answer):
     key_name: str | None
     address: str | None
     user_agent: str | None
+    device: str | None = Field(examples=["Firefox on Linux"])
+    method: Literal["password", "link", "oidc"] | None
+    current: bool
     created_at: At
     last_used_at: At
     expires_at: At
+
+
+class SessionsEnd(RequestBody):
+    model_config = example({})
+
+    user_id: Annotated[str, Field(max_length=26), StorableText] | None = None
+
+
+class EndedSessions(Answer):
+    ended: int
 
 
 class LoginLink(Answer):

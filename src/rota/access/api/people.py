@@ -5,14 +5,16 @@ from fastapi import APIRouter, Request, Response
 from rota.access import reports
 from rota.access.api import models
 from rota.access.api.password_rules import check_not_address
+from rota.access.login_settings import LoginSettings
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
-from rota.core.errors import Invalid
+from rota.core.errors import Conflict, Invalid, Refused
 from rota.engine import orgs
-from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer
+from rota.frame.http.auth import ADDING_SCOPES, Admin, InstanceAdmin, Role, Viewer, adds_to_role, scopes_within
 from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, time_span
 from rota.frame.http.exposure import base_url_of
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 from rota.reports import audit as audit_reports
 
 router = APIRouter(route_class=BodyRoute)
@@ -93,19 +95,26 @@ async def read_user(request: Request, caller: Admin, user_id: str) -> Response:
 
 @router.patch("/users/{user_id}", tags=["users"], response_model=models.User)
 async def edit_user(request: Request, caller: Admin, user_id: str, body: models.UserChanges) -> Response:
-    """Change some of `{email, name, password, role}`. A lower role also applies to the user's API keys.
+    """Change some of `{email, name, password, role, disabled, oidc_subject}`. A lower role also applies to the user's
+    API keys. A disabled user cannot log in, their login sessions end and their API keys are refused.
 
-    Changes of `email`, `password` or `role` need a key without scopes or expiry.
+    `oidc_subject` connects the user with a subject of the provider of ROTA_OIDC_ISSUER and removes their password, an
+    empty one disconnects. All changes but that of `name` need a key without scopes or expiry.
     """
     engine = engine_of(request)
-    changes = body.present()
-    if changes.keys() & {"email", "password", "role"}:
-        caller.check_account_change("changing a user's email, password or role")
+    changes, now = body.present(), engine.clock.now()
+    if changes.keys() & {"email", "password", "role", "disabled", "oidc_subject"}:
+        caller.check_account_change("changing a user's email, password, role, sign-in or whether they are disabled")
+    if (disabled := changes.pop("disabled", None)) is not None:
+        changes |= accounts.disabling(bool(disabled), now)
+    if (subject := changes.get("oidc_subject")) is not None:
+        changes |= oidc_identity(request, str(subject))
     if (password := changes.pop("password", None)) is not None:
         email = body.email or await engine.db.read(accounts.email_of, caller.org_id, user_id)
         check_not_address(password, email or "")
         changes["password_hash"] = await in_password_thread(accounts.hash_password, password)
-    await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, engine.clock.now())
+    await engine.db.tx(accounts.edit_user, caller.org_id, user_id, changes, now)
+    engine.signal("access")
     return answer(await engine.db.read(reports.user, caller.org_id, user_id))
 
 
@@ -114,6 +123,7 @@ async def delete_user(request: Request, caller: Admin, user_id: str) -> Response
     """Delete a user and revoke their API keys."""
     engine = engine_of(request)
     await engine.db.tx(accounts.delete_user, caller.org_id, user_id, engine.clock.now())
+    engine.signal("access")
     return Response(status_code=204)
 
 
@@ -122,7 +132,8 @@ async def delete_user(request: Request, caller: Admin, user_id: str) -> Response
 
 @router.post("/api-keys", status_code=201, tags=["api-keys"], response_model=models.NewKey)
 async def create_key(request: Request, caller: Admin, body: models.KeyBody) -> Response:
-    """Create a key `{name, role, scopes?, expires_at?}` for the caller's user; `key` is returned only once.
+    """Create a key `{name, role, scopes?, expires_at?, user_id?}` for the caller's user, or for the service account
+    `user_id`; `key` is returned only once.
 
     Scopes restrict the role to resources (`schedules`, `runs:read`); `shell` adds shell tasks to an operator's key.
     A new key has at most the scopes of the key that creates it, and expires no later (403).
@@ -130,6 +141,9 @@ async def create_key(request: Request, caller: Admin, body: models.KeyBody) -> R
     engine = engine_of(request)
     now = engine.clock.now()
     scopes = check_scopes(body.scopes or [], resources(request))
+    if body.user_id not in (None, caller.user_id):
+        account = await engine.db.read(reports.service_account, caller.org_id, body.user_id or "")
+        scopes = account_scopes(scopes, account["scopes"])
     if body.expires_at is not None and body.expires_at <= now:
         raise Invalid("expires_at", body.expires_at.isoformat(), "is not in the future")
     caller.check_new_key(scopes, body.expires_at)
@@ -139,7 +153,7 @@ async def create_key(request: Request, caller: Admin, body: models.KeyBody) -> R
         body.name,
         body.role,
         now,
-        user_id=caller.user_id,
+        user_id=body.user_id or caller.user_id,
         scopes=scopes,
         expires_at=body.expires_at,
     )
@@ -168,6 +182,7 @@ async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
     engine = engine_of(request)
     now = engine.clock.now()
     await engine.db.tx(accounts.revoke_key, caller.org_id, key_id, now, instance_admin=caller.instance_admin)
+    engine.signal("access")
     return Response(status_code=204)
 
 
@@ -181,6 +196,8 @@ async def create_login_link(request: Request, caller: Viewer) -> Response:
     The login session has the permissions of this key, for 14 days or until the key is revoked or expires.
     """
     caller.check(Role.VIEWER, "login-links", writes=True)
+    if caller.is_service:
+        raise Refused("service accounts cannot log in to the dashboard")
     engine = engine_of(request)
     now = engine.clock.now()
     link = await engine.db.tx(logins.make_link, caller.org_id, caller.user_id, caller.key_id, now)
@@ -207,7 +224,7 @@ async def list_audit(
 ) -> Response:
     """List the audit log, newest first: who changed what."""
     return answer_page(
-        await engine_of(request).db.read(
+        await reports_of(request, caller).read(
             audit_reports.list_audit,
             caller.org_id,
             limit=limit,
@@ -222,12 +239,36 @@ async def list_audit(
     )
 
 
+def oidc_identity(request: Request, subject: str) -> dict[str, object]:
+    """Return the changes that connect a user with a subject of the provider, and end their password: whom the provider
+    keeps out must not get in by another way. Raises Conflict without a provider."""
+    settings: LoginSettings = request.app.state.login
+    if not subject:
+        return {"oidc_issuer": None, "oidc_subject": None}
+    if settings.oidc is None:
+        raise Conflict("this server has no provider to sign in by; set ROTA_OIDC_ISSUER")
+    return {"oidc_issuer": settings.oidc.issuer, "oidc_subject": subject, "password_hash": None}
+
+
+def account_scopes(scopes: list[str], limits: list[str]) -> list[str]:
+    """Return the scopes of a key of a service account: by default those of the account. Raises Invalid for others."""
+    if not scopes or not limits:
+        return scopes or limits
+    allowed = scopes_within(scopes, limits)
+    for scope in scopes:
+        if scope not in allowed:
+            raise Invalid("scopes", scope, f"is not a scope of the service account, which has {', '.join(limits)}")
+    return scopes
+
+
 def check_scopes(scopes: list[str], known_resources: set[str]) -> list[str]:
     """Return the scopes, sorted, each once. Raises Invalid for an unknown one."""
     for scope in scopes:
-        if scope not in ADDING_SCOPES and scope.removesuffix(":read") not in known_resources:
+        if not adds_to_role(scope) and scope.removesuffix(":read") not in known_resources:
             adding = ", ".join(sorted(ADDING_SCOPES))
-            raise Invalid("scopes", scope, f"is an unknown scope; use {adding}, or a resource with or without :read")
+            raise Invalid(
+                "scopes", scope, f"is an unknown scope; use {adding}, approve:WHO, or a resource with or without :read"
+            )
     return sorted(set(scopes))
 
 

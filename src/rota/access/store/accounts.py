@@ -1,4 +1,8 @@
-"""SQL of orgs, users and API keys.
+"""SQL of orgs, users, service accounts and API keys.
+
+A row of `users` is a person, a service account (`type`) or the org's system user (no `email`). Rows that have no e-mail
+address but are not the system user have a placeholder in `email`, which is unique and no address: `service:NAME`, or
+`oidc:` and a hash for a person whose provider sends no verified address.
 
 An API key is 32 random bytes; only its prefix and its SHA-256 are stored. A slow hash would gain nothing: a key cannot
 be guessed. Passwords can, and are stored as argon2 hashes.
@@ -11,13 +15,13 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from sqlalchemy import ColumnElement, and_, bindparam, delete, func, or_, select, update
 
 from rota.core.errors import Conflict, NotFound, Refused
 from rota.core.ids import new_id
-from rota.db.dialect import Query, ResultRow, Tx
+from rota.db.dialect import Query, ResultRow, Tx, notify
 from rota.db.statement import insert_new, insert_rows
 from rota.db.tables import api_keys, grants, login_sessions, orgs, users
 from rota.engine.orgs import org_by_slug, system_user
@@ -25,12 +29,16 @@ from rota.engine.orgs import org_by_slug, system_user
 KEY_PREFIX_CHARACTERS = 12  # stored in plain text: finds the row and identifies the key in lists
 FIRST_KEY = "first admin key"
 
+UserType = Literal["person", "service"]
+DisabledBy = Literal["admin", "provider"]
+NAMES_OF_TYPES: dict[UserType, str] = {"person": "user", "service": "service account"}
+
 k, u, session = api_keys.c, users.c, login_sessions.c
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A stored API key. `user_role` is the current role of its user."""
+    """A stored API key. `user_role` is the current role of its user; `user_scopes` those of its service account."""
 
     id: str
     org_id: str
@@ -42,6 +50,9 @@ class Key:
     expires_at: datetime | None
     last_used_at: datetime | None
     revoked_at: datetime | None
+    user_type: UserType
+    user_scopes: list[str] | None
+    user_disabled: bool
 
 
 # orgs
@@ -90,36 +101,81 @@ def email_of(tx: Tx, org_id: str, user_id: str) -> str | None:
     return tx.execute(select(u.email).where(is_active_user(org_id, user_id))).scalar_one_or_none()
 
 
-def edit_user(tx: Tx, org_id: str, user_id: str, changes: dict[str, object], now: datetime) -> None:
+def create_service_account(tx: Tx, org_id: str, name: str, role: str, scopes: Collection[str], now: datetime) -> str:
+    """Create a service account of an org. Returns its id. Raises Conflict."""
+    row = {
+        "id": new_id(),
+        "org_id": org_id,
+        "email": service_placeholder(name),
+        "name": name,
+        "role": role,
+        "created_at": now,
+        "updated_at": now,
+        "type": "service",
+        "scopes": sorted(scopes),
+    }
+    if not insert_new(tx, users, [row], ("id",)):
+        raise Conflict(f"service account {name!r} already exists")
+    return str(row["id"])
+
+
+def edit_user(
+    tx: Tx, org_id: str, user_id: str, changes: dict[str, object], now: datetime, user_type: UserType = "person"
+) -> None:
+    """Change a user or service account. Ends their login sessions if the password changes or they are disabled.
+
+    Raises NotFound, Conflict."""
     email = changes.get("email")
     if email is not None:
         same_email = select(u.id).where(u.org_id == org_id, u.email == email, u.deleted_at.is_(None), u.id != user_id)
         if tx.execute(same_email).first() is not None:
-            raise Conflict(f"user {email!r} already exists")
-    if not tx.execute(update(users).where(is_active_user(org_id, user_id)).values(**changes, updated_at=now)).rowcount:
-        raise NotFound(f"user {user_id!r} not found")
-    if "password_hash" in changes:
+            raise Conflict(f"{NAMES_OF_TYPES[user_type]} {changes.get('name', email)!r} already exists")
+    if subject := changes.get("oidc_subject"):
+        same_subject = (u.org_id == org_id, u.oidc_issuer == changes["oidc_issuer"], u.oidc_subject == subject)
+        if tx.execute(select(u.id).where(*same_subject, u.deleted_at.is_(None), u.id != user_id)).first() is not None:
+            raise Conflict(f"subject {subject!r} of the provider is connected to another user; delete that one first")
+    this_user = is_active_user(org_id, user_id, user_type)
+    if not tx.execute(update(users).where(this_user).values(**changes, updated_at=now)).rowcount:
+        raise NotFound(f"{NAMES_OF_TYPES[user_type]} {user_id!r} not found")
+    both = and_(u.id == user_id, u.password_hash.is_not(None), u.oidc_subject.is_not(None))
+    if tx.execute(select(u.id).where(both)).first() is not None:
+        raise Conflict(f"user {user_id!r} signs in by the provider and cannot have a password")
+    if "password_hash" in changes or changes.get("disabled_at") is not None:
         tx.execute(delete(login_sessions).where(session.user_id == user_id))
+    notify(tx, "access")
     check_admin_remains(tx, org_id, now)
 
 
-def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime) -> None:
-    """Delete a user, revoking their keys and grants. The row is kept for the audit log. Raises NotFound, Conflict."""
-    deletion = (
-        update(users).where(is_active_user(org_id, user_id)).values(deleted_at=now, updated_at=now, password_hash=None)
-    )
+def delete_user(tx: Tx, org_id: str, user_id: str, now: datetime, user_type: UserType = "person") -> None:
+    """Delete a user or service account, revoking their keys and grants. The row is kept for the audit log.
+
+    Raises NotFound, Conflict."""
+    this_user = is_active_user(org_id, user_id, user_type)
+    deletion = update(users).where(this_user).values(deleted_at=now, updated_at=now, password_hash=None)
     if not tx.execute(deletion).rowcount:
-        raise NotFound(f"user {user_id!r} not found")
+        raise NotFound(f"{NAMES_OF_TYPES[user_type]} {user_id!r} not found")
     tx.execute(delete(login_sessions).where(session.user_id == user_id))
     tx.execute(update(api_keys).where(k.user_id == user_id, k.revoked_at.is_(None)).values(revoked_at=now))
     active_grants = and_(grants.c.org_id == org_id, grants.c.owner_id == user_id, grants.c.revoked_at.is_(None))
     tx.execute(update(grants).where(active_grants).values(revoked_at=now))
+    notify(tx, "access")
     check_admin_remains(tx, org_id, now)
 
 
-def is_active_user(org_id: str, user_id: str) -> ColumnElement[bool]:
-    """Condition: a user of the org that is not deleted and not the system user."""
-    return and_(u.org_id == org_id, u.id == user_id, u.email.is_not(None), u.deleted_at.is_(None))
+def disabling(disabled: bool, now: datetime, by: DisabledBy = "admin") -> dict[str, object]:
+    """Return the changes that disable a user, or enable them."""
+    return {"disabled_at": now, "disabled_by": by} if disabled else {"disabled_at": None, "disabled_by": None}
+
+
+def is_active_user(org_id: str, user_id: str, user_type: UserType = "person") -> ColumnElement[bool]:
+    """Condition: a user of the org and type that is not deleted and not the system user."""
+    of_type = and_(u.type == user_type, u.email.is_not(None), u.deleted_at.is_(None))
+    return and_(u.org_id == org_id, u.id == user_id, of_type)
+
+
+def service_placeholder(name: str) -> str:
+    """Return what `email` of a service account holds: unique in the org, and no address that can log in."""
+    return f"service:{name}"
 
 
 def hash_password(text: str) -> str:
@@ -234,6 +290,9 @@ def key_query() -> Query:
         k.expires_at,
         k.last_used_at,
         k.revoked_at,
+        u.type.label("user_type"),
+        u.scopes.label("user_scopes"),
+        u.disabled_at.is_not(None).label("user_disabled"),
     )
     return select(*columns).join(users, u.id == k.user_id)
 
@@ -256,6 +315,7 @@ def revoke_key(tx: Tx, org_id: str, key_id: str, now: datetime, *, instance_admi
         raise Refused(f"API key {key_id} is an instance admin's; only an instance admin can revoke it")
     tx.execute(update(api_keys).where(*this_key, k.revoked_at.is_(None)).values(revoked_at=now))
     tx.execute(delete(login_sessions).where(session.key_id == key_id))
+    notify(tx, "access")
     check_admin_remains(tx, org_id, now)
     if stored_key.instance_admin and not tx.execute(select(func.count()).where(*instance_admins(now))).scalar_one():
         raise Conflict(
@@ -271,6 +331,7 @@ def reset_first_key(tx: Tx, now: datetime) -> str:
         return text
     tx.execute(update(api_keys).where(k.instance_admin, k.revoked_at.is_(None)).values(revoked_at=now))
     tx.execute(delete(login_sessions).where(session.key_id.in_(select(k.id).where(k.instance_admin))))
+    notify(tx, "access")
     return create_key(tx, org_id, FIRST_KEY, "admin", now, instance_admin=True)
 
 
@@ -280,7 +341,7 @@ def check_admin_remains(tx: Tx, org_id: str, now: datetime) -> None:
 
 
 def admins(now: datetime) -> tuple[ColumnElement[bool], ...]:
-    acts_as = select(u.id).where(u.role == "admin", u.deleted_at.is_(None))
+    acts_as = select(u.id).where(u.role == "admin", u.deleted_at.is_(None), u.disabled_at.is_(None))
     return (
         k.role == "admin",
         k.revoked_at.is_(None),

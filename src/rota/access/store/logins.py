@@ -3,8 +3,9 @@
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, not_, select, update
 
 from rota.access.store import accounts
 from rota.core.errors import NotFound
@@ -15,8 +16,9 @@ from rota.db.statement import insert_rows
 from rota.db.tables import api_keys, login_links, login_sessions, orgs, users
 
 LOGIN_LINK_LIFETIME = timedelta(minutes=15)
-LOGIN_SESSION_LIFETIME = timedelta(days=14)
 USER_AGENT_LIMIT = 200  # characters
+
+LoginMethod = Literal["password", "link", "oidc"]
 
 link, session, u, keys = login_links.c, login_sessions.c, users.c, api_keys.c
 
@@ -30,8 +32,19 @@ class LoginLink:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """How long a login session lasts at most, and without being used. They apply to sessions that exist, too."""
+
+    lifetime: timedelta = timedelta(days=14)
+    idle: timedelta = timedelta(days=7)
+
+
+DEFAULT_SESSION_LIMITS = SessionLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class UserAccount:
-    """A user that is not deleted, with the name of the org."""
+    """A person who can log in (not deleted, not disabled), with the name of the org."""
 
     user_id: str
     org_id: str
@@ -117,17 +130,32 @@ def several_orgs(tx: Tx) -> bool:
 
 def account_query() -> Query:
     columns = (u.id.label("user_id"), u.org_id, u.name, u.role, u.password_hash, orgs.c.name.label("org_name"))
-    return select(*columns).join(orgs, orgs.c.id == u.org_id).where(u.deleted_at.is_(None))
+    may_log_in = (u.deleted_at.is_(None), u.disabled_at.is_(None), u.type == "person")
+    return select(*columns).join(orgs, orgs.c.id == u.org_id).where(*may_log_in)
 
 
 # sessions
 
 
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """Where a login comes from."""
+
+    address: str | None
+    user_agent: str
+
+
 def start_session(
-    tx: Tx, user: UserAccount, key_id: str | None, address: str | None, user_agent: str, now: datetime
+    tx: Tx,
+    user: UserAccount,
+    key_id: str | None,
+    method: LoginMethod,
+    browser: Browser,
+    now: datetime,
+    limits: SessionLimits = DEFAULT_SESSION_LIMITS,
 ) -> tuple[str, str]:
     """Start a login session. Returns its id and the token for the cookie; only the hash of the token is stored."""
-    tx.execute(delete(login_sessions).where(session.expires_at <= now))
+    tx.execute(delete(login_sessions).where(not_(and_(*live(now, limits)))))
     token = secrets.token_urlsafe(32)
     row = {
         "id": new_id(),
@@ -135,20 +163,32 @@ def start_session(
         "org_id": user.org_id,
         "user_id": user.user_id,
         "key_id": key_id,
-        "address": address,
-        "user_agent": user_agent[:USER_AGENT_LIMIT],
+        "address": browser.address,
+        "user_agent": browser.user_agent[:USER_AGENT_LIMIT],
         "created_at": now,
         "last_used_at": now,
-        "expires_at": now + LOGIN_SESSION_LIFETIME,
+        "expires_at": now + limits.lifetime,
+        "method": method,
     }
     insert_rows(tx, login_sessions, [row])
     return str(row["id"]), token
 
 
-def find_session(tx: Tx, token: str, now: datetime) -> tuple[Session, UserAccount, accounts.Key | None] | None:
+def live(now: datetime, limits: SessionLimits) -> tuple[ColumnElement[bool], ...]:
+    """Condition: the session has not ended by its lifetime or by not being used."""
+    return (
+        session.expires_at > now,
+        session.created_at > now - limits.lifetime,
+        session.last_used_at > now - limits.idle,
+    )
+
+
+def find_session(
+    tx: Tx, token: str, now: datetime, limits: SessionLimits = DEFAULT_SESSION_LIMITS
+) -> tuple[Session, UserAccount, accounts.Key | None] | None:
     """Return the live session of a cookie's token, with its user and key; None if it has ended."""
     columns = (session.id, session.user_id, session.org_id, session.key_id, session.last_used_at)
-    this_session = (session.hash == accounts.hash_of(token), session.expires_at > now)
+    this_session = (session.hash == accounts.hash_of(token), *live(now, limits))
     row = tx.execute(select(*columns).where(*this_session)).one_or_none()
     if row is None:
         return None
@@ -163,11 +203,23 @@ def touch_session(tx: Tx, session_id: str, now: datetime) -> None:
     tx.execute(update(login_sessions).where(session.id == session_id).values(last_used_at=now))
 
 
-def log_out(tx: Tx, token: str) -> tuple[str, str, str, str | None] | None:
-    """End the session of a cookie's token; returns the ids of its org, its user, itself and its key, if it existed."""
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A login session that was ended by its browser."""
+
+    org_id: str
+    user_id: str
+    id: str
+    key_id: str | None
+    method: LoginMethod | None
+
+
+def log_out(tx: Tx, token: str) -> EndedSession | None:
+    """End the session of a cookie's token; returns it, if it existed."""
+    columns = (session.org_id, session.user_id, session.id, session.key_id, session.method)
     stmt = delete(login_sessions).where(session.hash == accounts.hash_of(token))
-    row = tx.execute(stmt.returning(session.org_id, session.user_id, session.id, session.key_id)).one_or_none()
-    return None if row is None else (row.org_id, row.user_id, row.id, row.key_id)
+    row = tx.execute(stmt.returning(*columns)).one_or_none()
+    return None if row is None else EndedSession(**row._asdict())
 
 
 def list_sessions(
@@ -178,6 +230,7 @@ def list_sessions(
     limit: int = paging.PAGE_ROWS,
     cursor: str | None = None,
     user_id: str | None = None,
+    limits: SessionLimits = DEFAULT_SESSION_LIMITS,
 ) -> paging.Page:
     """List live sessions of an owner, newest first."""
     columns = (
@@ -191,10 +244,11 @@ def list_sessions(
         session.created_at,
         session.last_used_at,
         session.expires_at,
+        session.method,
     )
     joined = login_sessions.join(users, u.id == session.user_id).outerjoin(api_keys, keys.id == session.key_id)
-    live = select(*columns).select_from(joined).where(*owned_by(owner), session.expires_at > now)
-    stmt = paging.matching(live, (session.user_id, user_id))
+    listed = select(*columns).select_from(joined).where(*owned_by(owner), *live(now, limits))
+    stmt = paging.matching(listed, (session.user_id, user_id))
     return paging.page_by(tx, stmt, session.id, limit, cursor, descending=True)
 
 
@@ -202,6 +256,12 @@ def end_session(tx: Tx, session_id: str, owner: SessionOwner) -> None:
     """End a session. Raises NotFound unless it belongs to the owner."""
     if not tx.execute(delete(login_sessions).where(session.id == session_id, *owned_by(owner))).rowcount:
         raise NotFound(f"session {session_id} not found; it may have ended")
+
+
+def end_sessions(tx: Tx, owner: SessionOwner, kept_id: str | None = None) -> list[str]:
+    """End all sessions of an owner but one; returns their ids."""
+    stmt = delete(login_sessions).where(*owned_by(owner), session.id != (kept_id or ""))
+    return list(tx.execute(stmt.returning(session.id)).scalars())
 
 
 def owned_by(owner: SessionOwner) -> list[ColumnElement[bool]]:

@@ -5,8 +5,9 @@ from datetime import datetime
 from fastapi import APIRouter, Request, Response
 
 from rota.core.timing.triggers import parse_instant
+from rota.frame.http.reports import reports_of
 from rota.frame.web.forms import to_rfc3339
-from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
+from rota.frame.web.pages import NavigationItem, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Admin
 from rota.reports.audit import list_audit
 
@@ -24,7 +25,7 @@ async def list_all(request: Request, caller: Admin) -> Response:
         text = query[name]
         return parse_instant(to_rfc3339(text, zone), name) if text else None
 
-    items, cursor = await engine_of(request).db.read(
+    items, cursor = await reports_of(request, caller).read(
         list_audit,
         caller.org_id,
         cursor=query["cursor"],

@@ -1,22 +1,24 @@
-"""Login by a single-use link or by a password, and logout."""
+"""Login by a single-use link or by a password, and logout. Sign-in by a provider is in `oidc`."""
 
 import contextlib
 import secrets
-from typing import Annotated
+from typing import Annotated, Literal
 
 import structlog
 from fastapi import APIRouter, BackgroundTasks, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from rota.access.login_settings import LoginSettings
+from rota.access.oidc.flow import ProviderUnavailable
 from rota.access.password_thread import in_password_thread
 from rota.access.store import accounts, logins
-from rota.access.store.logins import LOGIN_SESSION_LIFETIME, UserAccount
+from rota.access.store.logins import Browser, LoginMethod, UserAccount
 from rota.core.errors import Refused, short_repr
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import audit_log
 from rota.frame.http.auth import SessionUser, address_of, guess_bucket
-from rota.frame.http.exposure import is_local
+from rota.frame.http.exposure import base_url_of, is_local
 from rota.frame.http.guessing import (
     PASSWORDS_PER_ADDRESS,
     PASSWORDS_PER_PERSON,
@@ -38,10 +40,12 @@ Next = Annotated[str, Query(alias="next")]
 
 
 @router.get("/login")
-async def login(request: Request, token: str | None = None, then: Next = "") -> Response:
+async def login(
+    request: Request, token: str | None = None, then: Next = "", signed_out: Literal["provider"] | None = None
+) -> Response:
     """Show the login form. With the token of a link: log in directly from loopback, else show a page with a button."""
     if token is None:
-        return await login_page(request, then)
+        return await login_page(request, then, signed_out=signed_out is not None)
     db, now = request.app.state.db, request.app.state.engine.clock.now()
     user = await db.read(logins.user_of_link, token, now)  # read only: an invalid token causes no write
     if user is None:
@@ -59,7 +63,7 @@ async def log_in_by_link(request: Request, token: str, then: str) -> Response:
 
     def step(tx: Tx) -> str | None:
         user_and_key = logins.use_link(tx, token, now)
-        return None if user_and_key is None else log_in(tx, request, *user_and_key)
+        return None if user_and_key is None else log_in(tx, request, user_and_key[0], "link", user_and_key[1])
 
     user = await request.app.state.db.read(
         logins.user_of_link, token, now
@@ -100,6 +104,8 @@ async def login_by_password(request: Request) -> Response:
     if "token" in form:
         return await log_in_by_link(request, form["token"], form.get("next", ""))
     slug, password, then = form.get("org", "").strip(), form.get("password", ""), form.get("next", "")
+    if not login_settings(request).passwords:
+        return await login_page(request, then, "Logging in with a password is switched off.", 403)
     email = form.get("email", "").strip().lower()[:EMAIL_LIMIT]
     db: Database = request.app.state.db
     now, network = request.app.state.engine.clock.now(), network_of(address_of(request))
@@ -132,32 +138,43 @@ async def login_by_password(request: Request) -> Response:
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
-    """End the session on the server; the cookie is invalid afterwards."""
-    now = request.app.state.engine.clock.now()
-
-    def step(tx: Tx) -> None:
-        ended = logins.log_out(tx, request.cookies.get(SESSION_COOKIE, ""))
-        if ended is not None:
-            org_id, user_id, session_id, key_id = ended
-            audit_log.write(tx, audit_entry_of(request, org_id, user_id, "delete", session_id, key_id), None, None, now)
-
-    await request.app.state.db.tx(step)
-    response = RedirectResponse("/login", 303)
+    """End the session on the server; the cookie is invalid afterwards. A person who signed in by the provider gets a
+    page that offers to end the session there, too."""
+    now, provider = request.app.state.engine.clock.now(), request.app.state.provider
+    ended = await request.app.state.db.tx(end_session_of, request)
+    at_provider = None
+    if ended is not None and ended.method == "oidc" and provider is not None:
+        with contextlib.suppress(ProviderUnavailable):
+            at_provider = await provider.logout_url(base_url_of(request), now)
+    response = RedirectResponse("/login" if at_provider is None else "/login?signed_out=provider", 303)
     response.delete_cookie(SESSION_COOKIE)
     return response
+
+
+def end_session_of(tx: Tx, request: Request) -> logins.EndedSession | None:
+    """End the session of the browser, if any, and record it in the audit log; returns it."""
+    now = request.app.state.engine.clock.now()
+    ended = logins.log_out(tx, request.cookies.get(SESSION_COOKIE, ""))
+    if ended is not None:
+        act = audit_entry_of(request, ended.org_id, ended.user_id, "delete", ended.id, ended.key_id)
+        audit_log.write(tx, act, None, None, now)
+    return ended
 
 
 def log_in_with_password(tx: Tx, request: Request, user: UserAccount) -> str | None:
     """Log in; None if the password was changed since it was verified."""
     current = logins.account(tx, user.org_id, user.user_id)
     same = current is not None and current.password_hash == user.password_hash
-    return log_in(tx, request, user, None) if same else None
+    return log_in(tx, request, user, "password") if same else None
 
 
-def log_in(tx: Tx, request: Request, user: UserAccount, key_id: str | None) -> str:
-    """Begin a session and record it in the audit log; returns the token for its cookie."""
+def log_in(tx: Tx, request: Request, user: UserAccount, method: LoginMethod, key_id: str | None = None) -> str:
+    """Begin a session, end the browser's earlier one, and record both in the audit log; returns the token for the
+    cookie."""
+    end_session_of(tx, request)
     now, user_agent = request.app.state.engine.clock.now(), request.headers.get("user-agent", "")
-    session_id, token = logins.start_session(tx, user, key_id, address_of(request), printable(user_agent), now)
+    browser, limits = Browser(address_of(request), printable(user_agent)), login_settings(request).session_limits
+    session_id, token = logins.start_session(tx, user, key_id, method, browser, now, limits)
     audit_log.write(
         tx, audit_entry_of(request, user.org_id, user.user_id, "create", session_id, key_id), None, None, now
     )
@@ -190,8 +207,11 @@ def link_page(request: Request, token: str, then: str, user: UserAccount, replac
     return response
 
 
-async def login_page(request: Request, then: str, message: str | None = None, status: int = 200) -> Response:
-    form = getattr(request.state, "form", {})
+async def login_page(
+    request: Request, then: str, message: str | None = None, status: int = 200, *, signed_out: bool = False
+) -> Response:
+    """Show the ways to log in; with `signed_out`, also the way to end the session at the provider."""
+    form, settings = getattr(request.state, "form", {}), login_settings(request)
     cookie = request.cookies.get(LOGIN_COOKIE) or secrets.token_urlsafe(16)
     response = page(
         request,
@@ -202,6 +222,9 @@ async def login_page(request: Request, then: str, message: str | None = None, st
         email=form.get("email", ""),
         org=form.get("org", ""),
         several_orgs=await request.app.state.db.read(logins.several_orgs),
+        passwords=settings.passwords,
+        provider=settings.oidc.title if settings.oidc else None,
+        signed_out=signed_out and settings.oidc is not None,
         csrf_token=csrf_token(cookie),
     )
     set_cookie(request, response, LOGIN_COOKIE, cookie)
@@ -210,8 +233,13 @@ async def login_page(request: Request, then: str, message: str | None = None, st
 
 def redirect_logged_in(request: Request, then: str, token: str) -> Response:
     response = RedirectResponse(safe_redirect_path(then), 303)
-    set_cookie(request, response, SESSION_COOKIE, token, LOGIN_SESSION_LIFETIME)
+    set_cookie(request, response, SESSION_COOKIE, token, login_settings(request).session_limits.lifetime)
     return response
+
+
+def login_settings(request: Request) -> LoginSettings:
+    settings: LoginSettings = request.app.state.login
+    return settings
 
 
 def audit_entry_of(

@@ -6,7 +6,7 @@ closed: its client reconnects with `Last-Event-ID` and misses nothing.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from rota.reports import event_feed
 FEED_POLL_SECONDS = 0.5  # between reads without a wake-up
 MIN_READ_INTERVAL_SECONDS = 0.1
 MAX_BATCHES_BEHIND = 100  # unsent batches of a stream before it is closed
+IDLE_SECONDS = 5.0  # after which a stream without changes checks whether it may go on; hundreds may be idle
 
 Key = tuple[str, str]
 
@@ -48,21 +49,26 @@ class Follower:
         elif not self.ended:
             self.batches.put_nowait(batch)
 
+    def end(self) -> None:
+        """Close the stream, also if it waits for a batch."""
+        self.ended = True
+        self.batches.put_nowait([])
+
     async def next(self) -> list[Change] | None:
-        """Return the next batch, an empty one after FEED_POLL_SECONDS without changes, None if the feed is closed."""
+        """Return the next batch, an empty one after IDLE_SECONDS without changes, None if the feed is closed."""
         batch: list[Change] = []
         if not self.ended:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FEED_POLL_SECONDS):
+                async with asyncio.timeout(IDLE_SECONDS):
                     batch = await self.batches.get()
         return batch or (None if self.ended else [])
 
 
 class Feed:
-    """Reads the changes of one org while it has followers."""
+    """Reads the changes of one org while it has followers, until the server stops (`closing`)."""
 
-    def __init__(self, engine: Engine, org_id: str) -> None:
-        self.engine, self.org_id = engine, org_id
+    def __init__(self, engine: Engine, org_id: str, closing: Callable[[], bool]) -> None:
+        self.engine, self.org_id, self.closing = engine, org_id, closing
         self.followers: set[Follower] = set()
         self.primed = asyncio.Event()  # changes before the start are known
         self.task = asyncio.ensure_future(self.run())
@@ -77,14 +83,14 @@ class Feed:
         finally:
             self.primed.set()
             for follower in self.followers:
-                follower.ended = True
+                follower.end()
 
     async def poll(self) -> None:
         clock, wake = self.engine.clock, self.engine.wake
         since = clock.now() - event_feed.OVERLAP
         known = {change.key: change.at async for page in pages(self.engine, self.org_id, since) for change in page}
         self.primed.set()
-        while True:
+        while not self.closing():
             changed, started_at, fresh_count = (
                 wake.changed,
                 clock.now(),
@@ -108,8 +114,8 @@ class Feed:
 class Feeds:
     """The feeds of a server, by org."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, closing: Callable[[], bool]) -> None:
+        self.engine, self.closing = engine, closing
         self.by_org: dict[str, Feed] = {}
 
     @contextlib.asynccontextmanager
@@ -117,7 +123,7 @@ class Feeds:
         """Yield a follower of the org's feed: its batches have all changes committed from now on."""
         feed = self.by_org.get(org_id)
         if feed is None or feed.task.done():
-            feed = self.by_org[org_id] = Feed(self.engine, org_id)
+            feed = self.by_org[org_id] = Feed(self.engine, org_id, self.closing)
         follower = Follower()
         feed.followers.add(follower)
         try:

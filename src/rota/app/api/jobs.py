@@ -21,15 +21,18 @@ router = APIRouter(tags=["jobs"], route_class=BodyRoute)
 
 @router.post("/jobs", status_code=202, response_model=JobRef)
 async def create(request: Request, caller: Operator, body: JobBody) -> Response:
-    """Enqueue a job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?}`. While another job has
-    the same `job_key`, `key_mode` decides: `reject` (409, the default), `preserve` (returns that job) or `replace`
-    (replaces it if it has not started). A graph runs under a grant created for this job."""
+    """Enqueue a job: `{target, kind?, input?, queue?, priority?, run_at?, job_key?, key_mode?, after?, when?}`. While
+    another job has the same `job_key`, `key_mode` decides: `reject` (409, the default), `preserve` (returns that job)
+    or `replace` (replaces it if it has not started). With `after`, ids of jobs, it runs when all of these have ended:
+    `when` they succeeded (`success`, the default), at least one did not (`failure`), or in any case (`any`); else it is
+    `skipped: dependency`. A graph runs under a grant created for this job."""
     options: dict[str, object] = {
-        "queue_name": body.queue or "default",
-        "priority": body.priority or 0,
+        "queue_name": body.queue,
+        "priority": body.priority,
         "run_at": body.run_at,
         "job_key": body.job_key,
         "key_mode": body.key_mode or "reject",
+        **({"after": body.after, "when": body.when or "success"} if body.after else {}),
         "trace": trace_of(request),
     }
     return answer(
@@ -45,6 +48,8 @@ async def enqueue(
         if kind == "task":
             return await TaskManager(engine, org_id, caller.user_id).execute_task(target, payload, **options)
         if kind == "graph":
+            if "after" in options:
+                raise Invalid("after", options["after"][:3], "is not possible for graphs; enqueue a task that runs it")
             return await GraphManager(engine, org_id).run(target, payload, None, caller.user_id, **options)
         if kind == "pipeline":
             return await PipelineManager(engine, org_id, caller.user_id).run(target, payload, **options)

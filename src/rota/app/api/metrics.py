@@ -1,96 +1,70 @@
-"""`/metrics` for Prometheus: counters of this process, gauges of the whole installation. No label names an org."""
-
-from collections.abc import Iterator
+"""`/metrics` for Prometheus: counters of all workers and servers, gauges of the installation."""
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from rota.app import exposition
 from rota.core.clock import stopwatch, system_time
 from rota.core.errors import Unavailable
+from rota.db.dialect import Tx
 from rota.db.paging import Record
+from rota.engine import worker_metrics
 from rota.engine.commands import Engine
-from rota.engine.metrics import LATENESS_BUCKETS, Metrics
-from rota.frame.http.auth import authenticate
+from rota.engine.metrics import SERVERS, Values
+from rota.frame.http.auth import Caller, authenticate
 from rota.frame.http.exposure import is_local
-from rota.reports import installation
+from rota.reports import autoscaling, installation
 
-GAUGE_CACHE_SECONDS = 5.0
+CACHE_SECONDS = 5.0  # scrapes in between read nothing
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Counters of this process and gauges of the installation. Open on loopback; elsewhere a key is required."""
-    if not is_local(request):
-        await authenticate(request)
+    """Counters of all workers and servers, and gauges of the installation. Open on loopback; elsewhere a key is
+    required."""
     state = request.app.state
     engine: Engine = state.engine
-    read_at, gauges = getattr(state, "gauges", (None, {}))
-    if read_at is None or stopwatch() - read_at > GAUGE_CACHE_SECONDS:
+    caller = None if is_local(request) else await authenticate(request)
+    read_at, stored = getattr(state, "stored_metrics", (None, None))
+    if read_at is None or stopwatch() - read_at > CACHE_SECONDS:
         try:
-            gauges = {**await state.db.read(installation.gauges, engine.clock.now()), "up": 1}
+            stored = await read_stored(engine)
         except Unavailable:
-            gauges = {"up": 0}
-        state.gauges = (stopwatch(), gauges)
+            stored = None
+        state.stored_metrics = (stopwatch(), stored)
+    own, sources = engine.metrics, {} if stored is None else dict(stored[1])
+    if own.source != SERVERS:  # this process has newer numbers of its own worker
+        sources[own.source] = own.current()
     offset = (engine.clock.now() - system_time()).total_seconds()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(FixedMetrics([*counters(engine.metrics), *gauge_families(gauges, offset)]))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    families = [
+        *exposition.counted(sources),
+        *exposition.of_process(own),
+        *(() if state.replica is None else exposition.of_replica(state.replica.state)),
+        *exposition.of_database(stored is not None, offset),
+        *(() if stored is None else exposition.of_installation(stored[0])),
+        *(() if stored is None or not await sees_queues(engine, caller) else exposition.of_queues(stored[0])),
+    ]
+    return Response(exposition.exposition(families), media_type=exposition.CONTENT_TYPE)
 
 
-class FixedMetrics(Collector):
-    """Collector of metrics that were read before."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self.families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self.families
+async def sees_queues(engine: Engine, caller: Caller | None) -> bool:
+    """Return whether a caller may see the names of the queues of all orgs; None: on the server's own machine."""
+    try:
+        return caller is None or await engine.db.read(autoscaling.org_seen_by, caller.org_id) is None
+    except Unavailable:  # since the stored metrics were read
+        return False
 
 
-def counters(metrics: Metrics) -> Iterator[Metric]:
-    yield CounterMetricFamily("rota_fires", "slots fired by this process", metrics.fired)
-    ended = CounterMetricFamily("rota_runs", "runs that ended in this process", labels=["kind", "status"])
-    for (kind, status), count in list(metrics.runs.items()):
-        ended.add_metric([kind, status], count)
-    yield ended
-    yield CounterMetricFamily("rota_refused_results", "results of runs whose lease was lost", metrics.refused)
-    repairs = CounterMetricFamily("rota_repairs", "repairs by maintenance", labels=["what"])
-    for what, count in list(metrics.repairs.items()):
-        repairs.add_metric([what], count)
-    yield repairs
-    late = HistogramMetricFamily("rota_lateness_seconds", "delay from the due time of a slot to its first start")
-    edges, total = [*(str(edge) for edge in LATENESS_BUCKETS), "+Inf"], 0
-    buckets = []
-    for edge, count in zip(edges, list(metrics.late), strict=True):
-        total += count
-        buckets.append((edge, total))
-    late.add_metric([], buckets, metrics.late_sum)
-    yield late
-    if metrics.looked is not None:
-        age = stopwatch() - metrics.looked
-        yield GaugeMetricFamily(
-            "rota_scheduler_heartbeat_age_seconds", "seconds since the last poll of this process's scheduler", age
-        )
+async def read_stored(engine: Engine) -> tuple[Record, dict[str, Values]]:
+    """Return the gauges of the installation and all stored metrics; stores what this server has counted before."""
+    own, now = engine.metrics, engine.clock.now()
+    if own.source == SERVERS and own.current():
+        await engine.db.tx(worker_metrics.store_of_server, own)
 
+    def read(tx: Tx) -> tuple[Record, dict[str, Values]]:
+        demand = autoscaling.demand(tx, sorted(engine.runners), now)
+        wanted = autoscaling.wanted_workers(demand, engine.settings.concurrency)
+        return {**installation.gauges(tx, now), "wanted": wanted}, worker_metrics.by_source(tx)
 
-def gauge_families(gauges: Record, offset: float) -> Iterator[Metric]:
-    yield GaugeMetricFamily("rota_database_up", "whether the database can be reached", gauges["up"])
-    yield GaugeMetricFamily(
-        "rota_database_time_offset_seconds", "offset of the database's clock from this machine's", offset
-    )
-    if not gauges["up"]:
-        return
-    jobs = GaugeMetricFamily("rota_queue_jobs", "jobs in the queue by state", labels=["state"])
-    for state, count in gauges["jobs"].items():
-        jobs.add_metric([state], count)
-    yield jobs
-    yield GaugeMetricFamily("rota_queue_oldest_ready_seconds", "how long the oldest ready job waits", gauges["oldest"])
-    yield GaugeMetricFamily(
-        "rota_schedule_overdue_seconds", "how overdue the most overdue schedule is", gauges["overdue"]
-    )
-    yield GaugeMetricFamily("rota_leases", "jobs leased by workers", gauges["jobs"]["running"])
-    yield GaugeMetricFamily("rota_workers_alive", "workers with a valid lease", gauges["workers"])
+    return await engine.db.read(read)

@@ -1,15 +1,20 @@
 """Routes of schedules."""
 
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from rota.app import views
+from rota.app import impact, views
 from rota.app.api import models
+from rota.app.api.catch_up_models import CatchUpOptions
+from rota.app.api.impact_models import DiffBody, SlotImpact
 from rota.app.api.models import PauseBody, ResumeBody, SkipBody
-from rota.core import effort, schedule_form
+from rota.core import effort, timing_form
+from rota.core.catch_up import SPREAD_HOURS_MAX, CatchUpChoice
 from rota.core.errors import Invalid
 from rota.core.model import Schedule
+from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import Misfire
 from rota.core.schedule_form import ScheduleBody, ScheduleChanges
 from rota.core.states import Status
@@ -29,8 +34,11 @@ from rota.frame.http.contract import (
     trace_of,
 )
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store.hosts import KIND as HOST_JOB
+from rota.reports import catch_ups as catch_up_reports
+from rota.reports import freezes as freeze_reports
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
@@ -60,14 +68,20 @@ async def create_many(request: Request, caller: Operator, body: models.Schedules
 
 
 @router.post("/$preview", response_model=models.Coming)
-async def preview(request: Request, _: Viewer, body: models.PreviewBody) -> Response:
+async def preview(request: Request, caller: Viewer, body: models.PreviewBody) -> Response:
     """Next slots of a timing, stores nothing: trigger fields, `count` (10) and `after` (now)."""
-    now = engine_of(request).clock.now()
+    engine = engine_of(request)
+    now = engine.clock.now()
     after = body.after or now
+    known = await engine.calendars_named(caller.org_id, [{"calendar": body.calendar}])
+
+    windows = await engine.db.read(
+        freeze_reports.windows_ahead, caller.org_id, after, body.kind, body.queue, body.tags or []
+    )
 
     def search() -> dict[str, object]:
-        timing = schedule_form.parse_timing(body, now=now)
-        return views.preview_slots(timing, after, body.count or 10, since=min(now, after))
+        timing = timing_form.parse_timing(body, now=now, calendars=known, seed=body.name or "")
+        return views.preview_slots(timing, after, body.count or 10, now, min(now, after), windows)
 
     return answer(await compute(search))
 
@@ -125,7 +139,7 @@ async def list_all(
 ) -> Response:
     """Schedules that are not deleted, by name or, with `sort=id`, by creation; `-` reverses the order."""
     return answer_page(
-        await engine_of(request).db.read(
+        await reports_of(request, caller).read(
             schedule_reports.list_schedules,
             caller.org_id,
             limit=limit,
@@ -185,15 +199,18 @@ async def delete(
     return Response(status_code=204)
 
 
-@router.post("/{key}/$run", status_code=202, response_model=answers.JobRef)
+@router.post("/{key}/$run", status_code=202, response_model=models.StartedJob)
 async def run(
     request: Request, caller: Operator, key: str, body: Annotated[models.RunBody, Body(default_factory=models.RunBody)]
 ) -> Response:
-    """Enqueue a job now, without a slot: `{input?, overlap?}`. A `traceparent` header sets the trace id of its run."""
-    job_id = await engine_of(request).run_now(
+    """Enqueue a job now, without a slot: `{input?, overlap?}`. A `traceparent` header sets the trace id of its run.
+    A freeze window does not prevent it; `warnings` names those that are in effect."""
+    engine = engine_of(request)
+    warnings = await engine.freeze_warnings(caller.org_id, key, engine.clock.now())
+    job_id = await engine.run_now(
         caller.org_id, key, trace=trace_of(request), check=caller.check_schedule, **body.present()
     )
-    return answer({"job_id": job_id}, 202)
+    return answer({"job_id": job_id, "warnings": warnings}, 202)
 
 
 @router.post("/{key}/$pause", response_model=answers.Schedule)
@@ -206,14 +223,17 @@ async def pause(
     return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, paused.id))
 
 
-@router.post("/{key}/$resume", response_model=answers.Schedule)
+@router.post("/{key}/$resume", response_model=models.Resumed)
 async def resume(
     request: Request, caller: Operator, key: str, body: Annotated[ResumeBody, Body(default_factory=ResumeBody)]
 ) -> Response:
-    """End a pause; `{gap: "skip" | "once" | "all"}` decides about the slots that passed in it."""
+    """End a pause; `{gap: "skip" | "once" | "all", limit?, spread_hours?}` decides about the slots that passed in it.
+    Beyond the limits of the installation they wait for an approval: `catch_up`."""
     engine = engine_of(request)
     resumed = await engine.resume_schedule(caller.org_id, key, **body.present())
-    return answer_with_etag(await engine.db.read(schedule_reports.schedule, caller.org_id, resumed.id))
+    record = await engine.db.read(schedule_reports.schedule, caller.org_id, resumed.id)
+    waiting = await engine.db.read(catch_up_reports.open_of_schedule, resumed.id)
+    return answer_with_etag({**record, "catch_up": waiting})
 
 
 @router.post("/{key}/$skip-next", response_model=models.Skipped)
@@ -227,9 +247,34 @@ async def skip_next(
 
 @router.post("/{key}/$backfill", response_model=models.Backfilled)
 async def backfill(request: Request, caller: Operator, key: str, body: models.BackfillBody) -> Response:
-    """Fire slots of the past that did not run: `{from, to, reprocess?, limit?, dry_run?}`."""
-    slots = await engine_of(request).backfill(caller.org_id, key, **body.present())
-    return answer({"count": len(slots), "slots": slots})
+    """Fire slots of the past that did not run: `{from, to, reprocess?, limit?, spread_hours?, dry_run?}`. Beyond the
+    limits of the installation they wait for an approval: `catch_up`."""
+    engine = engine_of(request)
+    warnings = await engine.freeze_warnings(caller.org_id, key, engine.clock.now())
+    filled = await engine.backfill(caller.org_id, key, **body.present())
+    slots = filled.plan.slots if body.dry_run else filled.fired
+    waiting = None
+    if filled.id is not None:
+        waiting = await engine.db.read(catch_up_reports.summary_of, caller.org_id, filled.id)
+    plan = catch_up_reports.plan_record(filled.plan)
+    return answer({"count": len(slots), "slots": slots, "warnings": warnings, "plan": plan, "catch_up": waiting})
+
+
+@router.get("/{key}/$catch-up", response_model=CatchUpOptions)
+async def catch_up(
+    request: Request,
+    caller: Viewer,
+    key: str,
+    limit: Annotated[
+        int | None, Query(ge=1, le=FIRE_BATCH_SLOTS, description="of `all`; default: `catch_up_limit`")
+    ] = None,
+    spread_hours: Annotated[float | None, Query(gt=0, le=SPREAD_HOURS_MAX, allow_inf_nan=False)] = None,
+) -> Response:
+    """What the slots that passed since a pause or an outage take and cost, if none, the latest or all are caught up."""
+    engine = engine_of(request)
+    choice = CatchUpChoice(limit=limit, spread=timedelta(hours=spread_hours or 0))
+    now, limits = engine.clock.now(), engine.settings.catch_up
+    return answer(await engine.db.read(catch_up_reports.options, caller.org_id, key, choice, limits, now))
 
 
 @router.get("/{key}/$next", response_model=models.Coming)
@@ -238,6 +283,21 @@ async def upcoming(
 ) -> Response:
     """Next slots of a schedule, from its clock on."""
     return answer(await views.upcoming(engine_of(request), caller.org_id, key, count))
+
+
+@router.post("/{key}/$diff", response_model=SlotImpact)
+async def diff(
+    request: Request, caller: Viewer, key: str, body: Annotated[DiffBody, Body(default_factory=DiffBody)]
+) -> Response:
+    """What an edit would change, stores nothing: slots added, removed and moved in the next `days` (30), clashes with
+    calendars and freezes, usual duration and cost. The fields of an edit; with `replace` absent ones get defaults."""
+    changes = await with_server_id(request, caller, body.changes(), key)
+    days = body.days or impact.DIFF_DAYS
+    return answer(
+        await impact.impact_of_edit(
+            engine_of(request), caller.org_id, key, changes, whole=body.replace is True, days=days
+        )
+    )
 
 
 @router.get("/{key}/runs", response_model=page_of(models.Run))
@@ -253,7 +313,7 @@ async def runs(
     until: Timestamp = None,
 ) -> Response:
     """Runs of a schedule, newest first."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     schedule_id = await known_id(request, caller.org_id, key)
     return answer_page(
         await db.read(
@@ -281,7 +341,7 @@ async def slots(
     until: Timestamp = None,
 ) -> Response:
     """Slots of a schedule with their verdicts, newest first."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     schedule_id = await known_id(request, caller.org_id, key)
     return answer_page(
         await db.read(

@@ -25,6 +25,7 @@ from rota.frame.http.contract import engine_of
 from rota.reports import event_feed
 from rota.reports import jobs as job_reports
 from rota.reports import runs as run_reports
+from rota.reports import steps as step_reports
 
 KEEP_ALIVE_SECONDS = 15.0  # without an event, until a comment is sent
 AUTHORIZATION_SECONDS = 15.0  # between checks that the caller may still read
@@ -41,7 +42,8 @@ router = APIRouter()
 @router.get("/events", tags=["events"])
 async def events(request: Request, caller: Viewer) -> StreamingResponse:
     """Changes in the org as they happen: runs started and ended, schedules created, changed and deleted, workers
-    up and down, the freeze, queues that are paused or limited, and workflows that stopped because Rota itself failed.
+    up and down, approvals requested and decided, the freeze, queues that are paused or limited, and workflows that
+    stopped because Rota itself failed.
     Runs shorter than 0.1 s are only sent when they end.
 
     After `Last-Event-ID` no event is missed; those up to five seconds before it may be sent again, with the same
@@ -64,7 +66,7 @@ async def job_stream(request: Request, caller: Viewer, job_id: str) -> Streaming
 
 
 async def log_stream(request: Request, caller: Caller, run_id: str, after: int) -> StreamingResponse:
-    """Stream the log lines of a run as they are written; ends with the run."""
+    """Stream the log lines of a run as they are written, and changes of its recorded steps; ends with the run."""
     db = engine_of(request).db
     await db.read(run_reports.run, caller.org_id, run_id)
     last = last_event_id(request)
@@ -105,9 +107,12 @@ async def follow_job(request: Request, org_id: str, job_id: str) -> EventBatches
 
 async def follow_logs(request: Request, org_id: str, run_id: str, start: int) -> EventBatches:
     known: dict[int, float] = {}  # ids of lines sent, and when
-    ended = False
+    ended, progress = False, None
     async for _ in poll_ticks(request):
         run = await read_shielded(request, run_reports.run, org_id, run_id)
+        before, progress = progress, await read_shielded(request, step_reports.progress, run["job_id"])
+        if progress != before:
+            yield [("steps", str(max(known, default=start)), progress)]
         cursor: str | None = str(start)
         while cursor is not None:
             lines, cursor = await read_shielded(request, run_reports.run_logs, org_id, run_id, after=int(cursor))

@@ -1,11 +1,14 @@
 """Routes of slots and their audit, workers, queues, the freeze, health."""
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from rota.app.api import models
 from rota.core import parse
+from rota.core.errors import Invalid
+from rota.core.flow import parse_rate
 from rota.core.timing import triggers
 from rota.db.paging import Record
 from rota.engine import pauses
@@ -23,8 +26,11 @@ from rota.frame.http.contract import (
     time_span,
 )
 from rota.frame.http.models import BodyRoute, page_of
-from rota.reports import installation, why
+from rota.frame.http.reports import replica_state, reports_of
+from rota.reports import autoscaling, installation, status, why
 from rota.reports import slots as slot_reports
+from rota.reports.installation import UNLIMITED_QUEUE
+from rota.version import __version__
 
 router = APIRouter(tags=["system"], route_class=BodyRoute)
 health = APIRouter(prefix="/health", tags=["health"])
@@ -44,7 +50,7 @@ async def list_slots(
     until: Timestamp = None,
 ) -> Response:
     """Slots with their verdicts, newest first."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     return answer_page(
         await db.read(
             slot_reports.list_slots,
@@ -79,7 +85,11 @@ async def why_slot(
     """Explain a slot of a schedule: its verdict and the reason."""
     engine = engine_of(request)
     at = triggers.parse_instant(slot, "slot")
-    return answer(await engine.db.read(why.of_slot, caller.org_id, schedule, at, engine.clock.now(), engine.runners))
+    return answer(
+        await reports_of(request, caller).read(
+            why.of_slot, caller.org_id, schedule, at, engine.clock.now(), engine.runners
+        )
+    )
 
 
 @router.get("/workers", tags=["workers"], response_model=page_of(models.Worker))
@@ -93,16 +103,61 @@ async def list_workers(
     """Worker processes, newest first. `running` counts the jobs of the caller's org, of all orgs for the first key of
     the installation; `host` and `pid` are null for other orgs than `default`."""
     return answer_page(
-        await engine_of(request).db.read(
+        await reports_of(request, caller).read(
             installation.list_workers, caller.sees_org, limit=limit, cursor=cursor, state=state
         )
     )
 
 
+@router.get("/status", response_model=models.InstallationStatus)
+async def read_status(request: Request, caller: Viewer) -> Response:
+    """Workers, queues, schedules, what needs attention, failing schedules and the next due ones. `ok` is false if no
+    worker is alive or something is failing without an acknowledgement."""
+    engine = engine_of(request)
+    report = await engine.db.read(
+        status.status,
+        caller.org_id,
+        sorted(engine.runners),
+        engine.clock.now(),
+        grace=engine.settings.misfire_grace,
+        sees_org=caller.sees_org,
+    )
+    replica = replica_state(request)
+    return answer({"version": __version__, **report, "reports_replica": replica and asdict(replica)})
+
+
 @router.get("/queues", tags=["queues"], response_model=page_of(models.Queue))
 async def list_queues(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Queues that have jobs, a limit or a pause: jobs by state, and since when the oldest is ready."""
-    return answer_slice(await engine_of(request).db.read(installation.list_queues, caller.org_id), limit, cursor)
+    return answer_slice(await reports_of(request, caller).read(installation.list_queues, caller.org_id), limit, cursor)
+
+
+@router.get("/queues/$wanted", tags=["queues"], response_model=models.WantedWorkers)
+async def wanted_workers(
+    request: Request,
+    caller: Viewer,
+    queues: Annotated[str | None, Query(description="as `a,b`; default: all", max_length=1000)] = None,
+    concurrency: Annotated[
+        int | None, Query(ge=1, le=10_000, description="of a worker; default: that of the workers that are alive")
+    ] = None,
+    within: Annotated[str, Query(description="span in which due jobs should be done")] = "60s",
+    ahead: Annotated[str, Query(description="what becomes due within this span counts as due")] = "60s",
+) -> Response:
+    """How many workers the due jobs need, for autoscalers such as KEDA: of each queue, and of workers that serve all of
+    these queues. Counts the jobs of the caller's org; those of all orgs for keys of org `default`."""
+    engine = engine_of(request)
+    names = None if queues is None else [parse.name(name.strip(), "queues") for name in queues.split(",")]
+    within_span = triggers.parse_interval(within, "within")
+    ahead_span = triggers.parse_interval(ahead, "ahead")
+    sees = await engine.db.read(autoscaling.org_seen_by, caller.org_id)
+    demand = await engine.db.read(
+        autoscaling.demand, sorted(engine.runners), engine.clock.now(), org_id=sees, ahead=ahead_span
+    )
+    return answer(
+        autoscaling.wanted_workers(
+            demand, engine.settings.concurrency, queue_names=names, concurrency=concurrency, within=within_span
+        )
+    )
 
 
 @router.get("/queues/{name}", tags=["queues"], response_model=models.Queue)
@@ -112,16 +167,16 @@ async def read_queue(request: Request, caller: Viewer, name: str) -> Response:
 
 @router.put("/queues/{name}", tags=["queues"], response_model=models.Queue)
 async def put_queue(request: Request, caller: Operator, name: str, body: models.QueueBody) -> Response:
-    """Limit or pause a queue `{max_running?, paused?}`; absent fields mean no limit and not paused."""
-    return await change_queue(request, caller, name, body, {"max_running": None, "paused": False})
+    """Limit or pause a queue `{max_running?, rate?, burst?, paused?}`; absent fields mean no limit and not paused."""
+    return await change_queue(request, caller, name, body, UNLIMITED_QUEUE)
 
 
 @router.patch("/queues/{name}", tags=["queues"], response_model=models.Queue)
 async def edit_queue(request: Request, caller: Operator, name: str, body: models.QueueBody) -> Response:
-    """Change the limit or the pause of a queue; absent fields stay, null removes the limit."""
+    """Change the limits or the pause of a queue; absent fields stay, null removes a limit."""
     db = engine_of(request).db
     queues = await db.read(installation.list_queues, caller.org_id)
-    before = next((queue for queue in queues if queue["name"] == name), {"max_running": None, "paused": False})
+    before = next((queue for queue in queues if queue["name"] == name), UNLIMITED_QUEUE)
     return await change_queue(request, caller, name, body, before)
 
 
@@ -129,9 +184,14 @@ async def change_queue(
     request: Request, caller: Operator, name: str, body: models.QueueBody, before: Record
 ) -> Response:
     engine = engine_of(request)
-    limit = body.max_running if "max_running" in body.sent() else before["max_running"]
+    sent = body.sent()
+    changed: Record = {**before, **sent}
+    limit, rate, burst = changed["max_running"], changed["rate"], changed["burst"]
+    if rate is None and sent.get("burst") is not None:
+        raise Invalid("burst", burst, "needs a rate: set `rate` too, such as 100/1m")
     paused = before["paused"] if body.paused is None else body.paused
-    await engine.set_queue(caller.org_id, parse.name(name, "name"), max_running=limit, paused=paused)
+    parsed_rate = None if rate is None else parse_rate(rate, burst=burst or 1)
+    await engine.set_queue(caller.org_id, parse.name(name, "name"), max_running=limit, paused=paused, rate=parsed_rate)
     return answer(await engine.db.read(installation.queue, caller.org_id, name))
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rota.app.cli.runs import print_steps
 from rota.frame.cli.connection import item_path
 from rota.frame.cli.options import Cursor, Limit, command_group, read_input
 from rota.frame.cli.output import print_details, print_list, relative_time
@@ -14,7 +15,7 @@ app = command_group("Create, list, show and cancel jobs.")
 JobId = Annotated[str, typer.Argument(help="id of the job")]
 SHOWN = (
     "id", "status", "kind", "target_name", "target", "attempt", "submitted_at", "started_at", "finished_at", "error",
-    "artifact_id", "run_ids",
+    "artifact_id", "run_ids", "parent_id", "children", "waiting",
 )  # fmt: skip
 
 
@@ -30,6 +31,10 @@ def add(
     priority: Annotated[int | None, typer.Option(help="from -100 to 100; higher runs first")] = None,
     at: Annotated[str | None, future_option("--at", help="due time: 1h (from now), 13:00, …; default: now")] = None,
     key: Annotated[str | None, typer.Option(help="unique key: at most one unfinished job has it")] = None,
+    after: Annotated[list[str] | None, typer.Option(help="id of a job that must have ended first; repeatable")] = None,
+    when: Annotated[
+        str | None, typer.Option(help="how those must have ended: success (default), failure or any")
+    ] = None,
     key_mode: Annotated[
         str | None, typer.Option(help="if an unfinished job has the key: reject (default), preserve or replace it")
     ] = None,
@@ -44,12 +49,14 @@ def add(
         "run_at": at,
         "job_key": key,
         "key_mode": key_mode,
+        "after": after or None,
+        "when": when,
     }
     body = {field: value for field, value in fields.items() if value is not None}
     print_details(ctx.obj, ctx.obj.post("/jobs", body), ("job_id",))
 
 
-@app.command("list")
+@app.command("list", reads=True)
 def list_all(
     ctx: typer.Context,
     status: Annotated[str | None, typer.Option(help="pending, running, success, failed, …")] = None,
@@ -67,10 +74,12 @@ def list_all(
     print_list(ctx.obj, page, ("id", "target", "status", "try", "submitted"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def show(ctx: typer.Context, job_id: JobId) -> None:
     """Show a job."""
-    print_details(ctx.obj, ctx.obj.get(item_path("jobs", job_id)), SHOWN)
+    job = ctx.obj.get(item_path("jobs", job_id))
+    print_details(ctx.obj, job, SHOWN)
+    print_steps(ctx.obj, job)
 
 
 @app.command()

@@ -28,6 +28,9 @@ Port = Annotated[int | None, typer.Option(help="port to listen on [ROTA_PORT]")]
 Remote = Annotated[
     bool | None, typer.Option("--allow-remote", help="listen on a public address although only the first key exists")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="start on a database that the installation has moved from; removes the mark")
+]
 Concurrency = Annotated[int | None, typer.Option(help="maximum concurrent runs [ROTA_CONCURRENCY]")]
 
 
@@ -40,6 +43,7 @@ def up(
     database_url: DatabaseUrl = None,
     concurrency: Concurrency = None,
     allow_remote: Remote = None,
+    force: Force = False,
 ) -> None:
     """Run everything in one process: API, dashboard, scheduler and worker."""
     options = {
@@ -49,7 +53,7 @@ def up(
         "concurrency": concurrency,
         "allow_remote": allow_remote,
     }
-    start(ctx, lambda main, settings: main.up(settings, app), data_dir=data_dir, **options)
+    start(ctx, reopened(force, lambda main, settings: main.up(settings, app)), data_dir=data_dir, **options)
 
 
 def server(
@@ -60,6 +64,7 @@ def server(
     port: Port = None,
     database_url: DatabaseUrl = None,
     allow_remote: Remote = None,
+    force: Force = False,
 ) -> None:
     """Run API and dashboard, without scheduler and worker."""
     options = {
@@ -69,7 +74,7 @@ def server(
         "database_url": database_url,
         "allow_remote": allow_remote,
     }
-    start(ctx, lambda main, settings: main.server(settings, app), **options)
+    start(ctx, reopened(force, lambda main, settings: main.server(settings, app)), **options)
 
 
 def worker(
@@ -83,8 +88,12 @@ def worker(
     orgs: Annotated[
         str | None, typer.Option(help="orgs to serve, separated by commas; default: all [ROTA_ORGS]")
     ] = None,
+    exit_when_idle: Annotated[
+        str | None, typer.Option(help="exit after this long without a job, such as 5m [ROTA_EXIT_WHEN_IDLE]")
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    force: Force = False,
 ) -> None:
     """Run scheduler and worker. Any number of workers can run; `rota workers` lists them."""
     options = {
@@ -92,31 +101,53 @@ def worker(
         "processes": processes,
         "queues": queues,
         "orgs": orgs,
+        "exit_when_idle": exit_when_idle,
         "database_url": database_url,
     }
-    start(ctx, lambda main, settings: main.worker(settings, app), data_dir=data_dir, **options)
+    start(ctx, reopened(force, lambda main, settings: main.worker(settings, app)), data_dir=data_dir, **options)
 
 
-def migrate(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+def migrate(
+    ctx: typer.Context,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    sql: Annotated[bool, typer.Option("--sql", help="print the SQL instead, and change nothing")] = False,
+) -> None:
     """Migrate the database to the schema of this version."""
 
     def migrate(main: ModuleType, settings: "Settings") -> None:
         from rota.db.schema import revisions
 
+        if sql:
+            from rota.db.migrate import sql_to_head
+
+            print(sql_to_head(settings.database_url), end="")
+            return
         with progress(len(revisions()), "migrations") as advance:
             main.migrate(settings, advance)
 
     start(ctx, migrate, data_dir=data_dir, database_url=database_url)
 
 
-def doctor(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Check the installation: database, schema, clock, wake-ups, leases, orphaned jobs, schedules. Needs no server.
-    Exit code 1 if a problem is found."""
+def doctor(
+    ctx: typer.Context,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    release: Annotated[
+        str | None,
+        typer.Option(help="Python file or module:attribute of a new version: only show what it would break"),
+    ] = None,
+) -> None:
+    """Check the installation: database, schema, clock, wake-ups, leases, orphaned jobs, schedules. With --release,
+    compare what is stored with the code of a new version, which is loaded but not started. Needs no server. Exit code 1
+    if a problem is found."""
 
     def examine(_: ModuleType, settings: "Settings") -> None:
         from rota.app.doctor import examine
+        from rota.app.release import examine_release
 
-        findings = [asdict(finding) for finding in examine(settings)]
+        examined = examine(settings) if release is None else examine_release(settings, release)
+        findings = [asdict(finding) for finding in examined]
         rows = ([finding["verdict"], finding["what"], finding["detail"]] for finding in findings)
         print_list(ctx.obj, {"items": findings, "next_cursor": None}, ("verdict", "what", "detail"), rows)
         if any(finding["verdict"] == "wrong" for finding in findings):
@@ -138,12 +169,26 @@ def reset_key(ctx: typer.Context, database_url: DatabaseUrl = None, data_dir: Da
     start(ctx, reset, data_dir=data_dir, database_url=database_url)
 
 
+def reopened(
+    force: bool, process: "Callable[[ModuleType, Settings], None]"
+) -> "Callable[[ModuleType, Settings], None]":
+    """Return the process; with `force` it first removes the mark of a database that the installation has moved from."""
+
+    def reopen_and_start(main: ModuleType, settings: "Settings") -> None:
+        from rota.engine.move import reopen
+
+        reopen(settings.database_url)
+        process(main, settings)
+
+    return reopen_and_start if force else process
+
+
 def start(ctx: typer.Context, process: "Callable[[ModuleType, Settings], None]", **options: object) -> None:
     gc.disable()  # collections during the imports take 20 % of the start-up time and free nothing
     from rota.app import main, secrets
     from rota.app.programs import ProgramError
     from rota.app.settings import Settings
-    from rota.core.errors import Invalid, Refused, RotaError
+    from rota.core.errors import Conflict, Invalid, NotFound, Refused, RotaError
 
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
@@ -157,6 +202,7 @@ def start(ctx: typer.Context, process: "Callable[[ModuleType, Settings], None]",
     except (Invalid, ProgramError) as error:
         fail(error.message, Exit.USAGE)
     except RotaError as error:
-        fail(error.message, Exit.REFUSED if isinstance(error, Refused) else Exit.FAILED)
+        codes = ((Refused, Exit.REFUSED), (Conflict, Exit.CONFLICT), (NotFound, Exit.NOT_FOUND))
+        fail(error.message, next((code for kind, code in codes if isinstance(error, kind)), Exit.FAILED))
     except OSError as error:  # of the data directory: disk full, permission denied
         fail(f"{error.filename or data_dir}: {error.strerror or error}")

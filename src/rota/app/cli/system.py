@@ -1,28 +1,29 @@
-"""`rota slots …`, `rota queue …`, `rota freeze …`, `rota workers`, `rota status` and `rota why`."""
+"""`rota slots …`, `rota queue …`, `rota workers`, `rota failing` and `rota why`."""
 
 from typing import Annotated
 
 import typer
 
-from rota.core.explain import error_text
-from rota.frame.cli.connection import Answer, Connection, Exit, item_path, print_stderr
+from rota.frame.cli.completion import complete
+from rota.frame.cli.connection import Exit, fail, item_path
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import local_time, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run
 from rota.frame.cli.terminal import visible
-from rota.frame.cli.times import Since, Until, future_option, past_option
+from rota.frame.cli.times import Since, Until, past_option
 
 slots = command_group("List slots and prove that each has one verdict.")
-queues = command_group("List, pause, resume and limit queues.")
-frozen = command_group("Suspend all schedules of the org.")
+queues = command_group("List, show, pause, resume and limit queues.")
 
-Schedule = Annotated[str | None, typer.Option(help="name or id of the schedule; default: all")]
-QueueName = Annotated[str, typer.Argument(help="name of the queue")]
-QUEUE = ("name", "paused", "max_running", "oldest_ready_at")
-FREEZE = ("frozen", "frozen_at", "until", "reason")
+Schedule = Annotated[
+    str | None,
+    typer.Option(help="name or id of the schedule; default: all", autocompletion=complete("schedules")),
+]
+QueueName = Annotated[str, typer.Argument(help="name of the queue", autocompletion=complete("queues"))]
+QUEUE = ("name", "paused", "max_running", "rate", "burst", "depth", "oldest_ready_at")
 
 
-@slots.command("list")
+@slots.command("list", reads=True)
 def list_slots(
     ctx: typer.Context,
     schedule: Schedule = None,
@@ -55,7 +56,7 @@ def list_slots(
     print_list(ctx.obj, page, ("schedule", "slot", "n", "verdict", "why"), rows)
 
 
-@slots.command()
+@slots.command(reads=True)
 def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) -> None:
     """Prove that every slot has exactly one verdict, and list overdue schedules. Exit code 1 if there is a problem or
     an overdue schedule."""
@@ -70,9 +71,14 @@ def audit(ctx: typer.Context, schedule: Schedule = None, since: Since = None) ->
         raise typer.Exit(Exit.FAILED)
 
 
-def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
+def workers(
+    ctx: typer.Context,
+    state: Annotated[str | None, typer.Option(help="alive, stopped or dead")] = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
     """List worker processes."""
-    page = ctx.obj.get("/workers", limit=limit, cursor=cursor)
+    page = ctx.obj.get("/workers", state=state, limit=limit, cursor=cursor)
     rows = (
         [
             worker["id"],
@@ -87,10 +93,10 @@ def workers(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> N
     print_list(ctx.obj, page, ("id", "state", "host", "running", "started", "seen"), rows)
 
 
-@queues.command("list")
-def list_queues(ctx: typer.Context) -> None:
+@queues.command("list", reads=True)
+def list_queues(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List queues that have jobs, a limit or a pause."""
-    page = ctx.obj.get("/queues")
+    page = ctx.obj.get("/queues", limit=limit, cursor=cursor)
     rows = (
         [
             queue["name"],
@@ -98,11 +104,51 @@ def list_queues(ctx: typer.Context) -> None:
             str(queue["depth"]["ready"]),
             str(queue["depth"]["running"]),
             str(queue["max_running"] if queue["max_running"] is not None else "-"),
+            queue["rate"] or "-",
             relative_time(queue["oldest_ready_at"]),
         ]
         for queue in page["items"]
     )
-    print_list(ctx.obj, page, ("name", "state", "ready", "running", "limit", "oldest"), rows)
+    print_list(ctx.obj, page, ("name", "state", "ready", "running", "limit", "rate", "oldest"), rows)
+
+
+@queues.command("show", reads=True)
+def show_queue(ctx: typer.Context, name: QueueName) -> None:
+    """Show a queue."""
+    print_details(ctx.obj, ctx.obj.get(item_path("queues", name)), QUEUE)
+
+
+@queues.command("wanted", reads=True)
+def wanted_workers(
+    ctx: typer.Context,
+    queues: Annotated[str | None, typer.Option(help="queues, separated by commas; default: all")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="of a worker; default: that of the workers that are alive")
+    ] = None,
+    within: Annotated[str | None, typer.Option(help="span in which due jobs should be done; default: 60s")] = None,
+    ahead: Annotated[
+        str | None, typer.Option(help="what becomes due within this span counts as due; default: 60s")
+    ] = None,
+) -> None:
+    """Show how many workers the due jobs need, of each queue; for autoscalers."""
+    options = {"queues": queues, "concurrency": concurrency, "within": within, "ahead": ahead}
+    wanted = ctx.obj.get("/queues/$wanted", **options)
+    rows = [
+        [
+            queue["queue"],
+            str(queue["due"]),
+            str(queue["running"]),
+            f"{queue['places']:g}",
+            str(queue["concurrency"]),
+            str(queue["wanted_workers"]),
+        ]
+        for queue in wanted["queues"]
+    ]
+    if not print_data(ctx.obj, wanted):
+        table = {"items": wanted["queues"], "next_cursor": None}
+        print_list(ctx.obj, table, ("queue", "due", "running", "places", "concurrency", "workers"), rows)
+        more = ", or more: more is due than was counted" if wanted["capped"] else ""
+        print(f"workers for all of these queues together: {wanted['wanted_workers']}{more}")
 
 
 @queues.command("pause")
@@ -127,27 +173,26 @@ def limit_queue(
     print_details(ctx.obj, ctx.obj.patch(item_path("queues", name), {"max_running": running}), QUEUE)
 
 
-@frozen.command("show")
-def show_freeze(ctx: typer.Context) -> None:
-    """Show whether the org is frozen."""
-    print_details(ctx.obj, ctx.obj.get("/freeze"), FREEZE)
-
-
-@frozen.command("on")
-def freeze(
+@queues.command("set")
+def set_queue(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option(help="reason, shown with the freeze")] = "",
-    until: Annotated[str | None, future_option(help="end automatically at: 2h (from now), 13:00, …")] = None,
+    name: QueueName,
+    max_running: Annotated[str | None, typer.Option(help="maximum concurrent runs; `none` removes the limit")] = None,
+    rate: Annotated[str | None, typer.Option(help="starts per span of time, such as 100/1m; `none`: no limit")] = None,
+    burst: Annotated[int | None, typer.Option(help="how many may start at once after a pause; default: 1")] = None,
+    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="pause or resume the queue")] = None,
 ) -> None:
-    """Freeze the org: no slot fires."""
-    print_details(ctx.obj, ctx.obj.put("/freeze", {"reason": reason, "until": until}), FREEZE)
-
-
-@frozen.command("off")
-def unfreeze(ctx: typer.Context) -> None:
-    """End the freeze."""
-    ctx.obj.delete("/freeze")
-    print_stderr("the freeze has ended; slots fire again")
+    """Change limits, rate and pause of a queue; what is not named stays."""
+    body: dict[str, object] = {}
+    if max_running is not None:
+        try:
+            body["max_running"] = None if max_running == "none" else int(max_running)
+        except ValueError:
+            fail(f"--max-running {max_running} is neither an integer nor `none`", Exit.USAGE)
+    if rate is not None:
+        body |= {"rate": None, "burst": None} if rate == "none" else {"rate": rate}
+    body |= {field: value for field, value in (("burst", burst), ("paused", paused)) if value is not None}
+    print_details(ctx.obj, ctx.obj.patch(item_path("queues", name), body), QUEUE)
 
 
 def why(
@@ -165,44 +210,19 @@ def why(
         print(visible("\n".join(answer["sentences"])))
 
 
-def status(ctx: typer.Context) -> None:
-    """Show workers, running jobs, queues and failing schedules. Exit code 1 if something is failing or no worker is
-    alive."""
-    connection: Connection = ctx.obj
-    workers = connection.get("/workers", state="alive", limit=200)["items"]
-    running = connection.get("/runs", status="running", limit=200)["items"]
-    failing = connection.get("/failing")["items"]
-    queues = connection.get("/queues")["items"]
-    freeze = connection.get("/freeze")
-    unacknowledged = [row for row in failing if not row["acknowledged"]]
-    answer = {
-        "workers": workers,
-        "running": len(running),
-        "failing": failing,
-        "queues": queues,
-        "freeze": freeze,
-        "ok": bool(workers) and not unacknowledged,
-    }
-    if not print_data(connection, answer):
-        print_status(answer)
-    if not answer["ok"]:
-        raise typer.Exit(Exit.FAILED)
+def failing(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
+    """List schedules and tasks whose last run failed."""
+    from rota.core.explain import error_text
 
-
-def print_status(answer: Answer) -> None:
-    workers, capacity = answer["workers"], sum(worker["concurrency"] for worker in answer["workers"])
-    ready = sum(queue["depth"]["ready"] for queue in answer["queues"])
-    print(f"workers  {len(workers)} alive, running {answer['running']} of {capacity}")
-    print(f"queues   {ready} jobs ready")
-    for queue in answer["queues"]:
-        if queue["paused"] or queue["oldest_ready_at"]:
-            state = "paused" if queue["paused"] else f"oldest ready {relative_time(queue['oldest_ready_at'])}"
-            print(f"         {visible(queue['name'])}: {queue['depth']['ready']} ready, {state}")
-    if answer["freeze"]["frozen"]:
-        print(f"frozen   {visible(answer['freeze']['reason'] or '')}")
-    print(f"failing  {len(answer['failing']) or 'nothing'}")
-    for row in answer["failing"]:
-        error = error_text(row["error"] or {}).partition("\n")[0][:100]
-        by = f" (acknowledged by {row['acknowledged']['by']})" if row["acknowledged"] else ""
-        name = row["schedule"] or row["target_name"]
-        print(visible(f"         {name}: {row['times']} failed, last {relative_time(row['finished_at'])}: {error}{by}"))
+    page = ctx.obj.get("/failing", limit=limit, cursor=cursor)
+    rows = (
+        [
+            row["schedule"] or row["target_name"],
+            str(row["times"]),
+            relative_time(row["finished_at"]),
+            error_text(row["error"] or {}).partition("\n")[0][:100],
+            row["acknowledged"]["by"] if row["acknowledged"] else "",
+        ]
+        for row in page["items"]
+    )
+    print_list(ctx.obj, page, ("name", "failed", "last", "error", "acknowledged"), rows)

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
 from rota.app import views
+from rota.app.impact import impact_of_edit
 from rota.app.web.schedules import schema_of
-from rota.core import schedule_form
-from rota.core.errors import Invalid
+from rota.core import schedule_form, timing_form
+from rota.core.errors import Invalid, NotFound
 from rota.core.policy import Misfire, Overlap
 from rota.core.timing.dst import zone_names
 from rota.db.paging import Record
@@ -24,6 +25,8 @@ from rota.kinds.graphs.manager import GraphManager
 from rota.kinds.hosts import reports as host_reports
 from rota.kinds.pipelines import store as pipelines_store
 from rota.kinds.tasks import reports as tasks_reports
+from rota.reports import calendars as calendar_reports
+from rota.reports import freezes as freeze_reports
 from rota.reports import schedules as schedule_reports
 
 router = APIRouter()
@@ -32,8 +35,9 @@ NAVIGATION: list[NavigationItem] = []
 PREVIEW_SLOTS = 10
 MAX_OFFERED_TARGETS = 200  # suggestions; others can be typed
 DEFAULTS = {"schedule_type": "cron", "timezone": "UTC", "kind": "task"}
+LISTS = ("tags", "after")  # fields that are typed separated by commas
 HOST_JOB_EXAMPLE = '{"job_type": "shell", "payload": {"command": "uptime"}}'
-OF_TYPE = {name: kind for kind, names in schedule_form.TRIGGER_FIELDS.items() for name in names}
+TYPES_OF = timing_form.TYPES_OF_FIELD
 SCHEMA = schema_of_model(schedule_form.ScheduleBody)
 
 
@@ -50,10 +54,16 @@ async def create(request: Request, caller: Viewer) -> Response:
 
 
 @router.post("/schedules/preview")
-async def preview(request: Request, _: Viewer) -> Response:
+async def preview(request: Request, caller: Viewer) -> Response:
     """Render the preview, which the script updates while typing."""
     form = await read_form(request)
-    return page(request, "preview.html", preview=await preview_of(request, form), zone=form.get("timezone"))
+    return page(
+        request,
+        "preview.html",
+        preview=await preview_of(request, caller, form),
+        impact=await impact_of(request, caller, form, form.get("edited_id")),
+        zone=form.get("timezone"),
+    )
 
 
 @router.get("/schedules/{key}/edit")
@@ -113,7 +123,9 @@ async def form_page(
         overlaps=[item.value for item in Overlap],
         misfires=[item.value for item in Misfire],
         zone=form.get("timezone"),
-        preview=await preview_of(request, form),
+        calendars=await calendar_names(request, caller),
+        preview=await preview_of(request, caller, form),
+        impact=await impact_of(request, caller, form, old["id"] if old else None),
         schema=await schema_of(request, caller.org_id, wanted),
     )
 
@@ -135,13 +147,20 @@ async def targets_of(request: Request, caller: Caller) -> list[tuple[str, str]]:
     return targets
 
 
+async def calendar_names(request: Request, caller: Caller) -> list[str]:
+    """Return the names of the calendars that a schedule can follow, as far as the caller may read them."""
+    if not caller.reads("calendars"):
+        return []
+    return [item["name"] for item in await engine_of(request).db.read(calendar_reports.list_calendars, caller.org_id)]
+
+
 async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> Record:
     """Return the body of the form: only fields of the chosen schedule type, parameters typed by their schema."""
     body = body_of({name: text for name, text in form.items() if not name.startswith("input.")}, zone_of(form), SCHEMA)
     body = {
         name: value
         for name, value in body.items()
-        if OF_TYPE.get(name, body.get("schedule_type")) == body.get("schedule_type")
+        if name not in TYPES_OF or body.get("schedule_type") in TYPES_OF[name]
     }
     schema = await schema_of(request, caller.org_id, {"kind": form.get("kind"), "target": form.get("target", "")})
     if schema is not None and any(name.startswith("input.") for name in form):
@@ -149,26 +168,47 @@ async def typed(request: Request, caller: Caller, form: Mapping[str, str]) -> Re
     return body
 
 
-async def preview_of(request: Request, form: Mapping[str, str]) -> Record | None:
+async def preview_of(request: Request, caller: Caller, form: Mapping[str, str]) -> Record | None:
     """Return the next slots of the form's timing, or its error; None while the timing is empty."""
     kind = form.get("schedule_type", "")
     typed = {
         name: form[name]
-        for name in schedule_form.TimingFields.model_fields
-        if form.get(name) and OF_TYPE.get(name, kind) == kind
+        for name in timing_form.TimingFields.model_fields
+        if form.get(name) and (name not in TYPES_OF or kind in TYPES_OF[name])
     }
-    if not any(name in OF_TYPE for name in typed):
+    if not any(name in timing_form.TRIGGER_OF for name in typed):
         return None
-    now = engine_of(request).clock.now()
+    engine = engine_of(request)
+    now, known = engine.clock.now(), await engine.calendars_named(caller.org_id, [form])
+
+    tags = [tag.strip() for tag in form.get("tags", "").split(",")]
+    scope = (form.get("kind") or None, form.get("queue") or "default", tags)
+    windows = await engine.db.read(freeze_reports.windows_ahead, caller.org_id, now, *scope)
 
     def search() -> Record:
-        timing = schedule_form.parse_timing(body_of(typed, zone_of(form), SCHEMA), now=now)
-        return views.preview_slots(timing, now, PREVIEW_SLOTS, since=now)
+        body = body_of(typed, zone_of(form), SCHEMA)
+        timing = timing_form.parse_timing(body, now=now, calendars=known, seed=form.get("name", ""))
+        return views.preview_slots(timing, now, PREVIEW_SLOTS, now, now, windows)
 
     try:
         return {**await compute(search), "refusal": None}
     except Invalid as error:
         return {"refusal": error.message, "slots": [], "warnings": [], "words": None}
+
+
+async def impact_of(
+    request: Request, caller: Caller, form: Mapping[str, str], schedule_id: str | None
+) -> Record | None:
+    """Return what saving the form would change; None for a new schedule, without changes, or if it is invalid, which
+    the preview or the refusal of the form says."""
+    if schedule_id is None:
+        return None
+    try:
+        body = await typed(request, caller, form)
+        impact = await impact_of_edit(engine_of(request), caller.org_id, schedule_id, body, whole=True)
+    except (Invalid, NotFound):
+        return None
+    return impact if impact["fields"] else None
 
 
 def written(schedule: Record) -> dict[str, str]:
@@ -182,9 +222,11 @@ def written(schedule: Record) -> dict[str, str]:
     plain = {
         name: schedule[name]
         for name in schedule_form.ScheduleBody.model_fields
-        if schedule.get(name) is not None and name not in ("retry", "tags")
+        if schedule.get(name) is not None and name not in ("retry", *LISTS)
     }
-    return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {"tags": ", ".join(schedule["tags"])}
+    return {name: text_of(value) for name, value in {**plain, **nested}.items()} | {
+        name: ", ".join(schedule[name]) for name in LISTS
+    }
 
 
 def text_of(value: object) -> str:

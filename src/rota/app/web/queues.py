@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.core.states import State
-from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, query_values
+from rota.frame.http.reports import reports_of
+from rota.frame.web.pages import NavigationItem, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 from rota.reports import installation
 
@@ -14,7 +15,7 @@ NAVIGATION = [NavigationItem("/queues", "Queues & workers", "q", "layers", 2)]
 
 @router.get("/queues")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    db, query = engine_of(request).db, query_values(request, "cursor", "state")
+    db, query = reports_of(request, caller), query_values(request, "cursor", "state")
     queues = await db.read(installation.list_queues, caller.org_id)
     state = query["state"] if query["state"] in ("alive", "stopped", "dead") else "alive"
     workers, cursor = None, None

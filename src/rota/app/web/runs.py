@@ -1,46 +1,62 @@
 """Pages of runs: the list; one run with its attempts, live log, input, output and explanation."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Request, Response
+from markupsafe import Markup
 from starlette.responses import StreamingResponse
 
+from rota.access.store import saved_views
+from rota.app.approvers import approver_of
 from rota.core.errors import NotFound
-from rota.core.policy import choice
-from rota.core.states import Status
-from rota.core.timing.triggers import parse_instant
+from rota.core.order import When
+from rota.core.run_filter import RunFilter
+from rota.core.states import State, Status
+from rota.core.steps import OUTCOME_UNKNOWN, StepStatus, StepType
 from rota.db import paging
 from rota.db.column_types import EPOCH
 from rota.db.paging import Record
 from rota.engine import artifacts
 from rota.frame.http.auth import Caller
+from rota.frame.http.reports import reports_of
+from rota.frame.web import columns, step_timeline
+from rota.frame.web.drawings import Box, network
 from rota.frame.web.forms import to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 from rota.reports import jobs as job_reports
+from rota.reports import relatives, run_search, why
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
-from rota.reports import why
 
 router = APIRouter()
 
 NAVIGATION = [NavigationItem("/runs", "Runs", "r", "play")]
 ROWS = 50
+FILTERS = (
+    "schedule_id", "tag", "status", "reason", "kind", "target", "input", "error", "worker", "longer_than",
+    "shorter_than", "since", "until", "within",
+)  # fmt: skip
 MAX_LOG_LINES = 500
 UNFINISHED = (Status.PENDING, Status.RUNNING)
+FAILED_STEPS = (StepStatus.FAILED, StepStatus.TIMED_OUT)
+UNKNOWN_OUTCOMES = tuple(status.value for status in OUTCOME_UNKNOWN)
 
 
 @router.get("/runs")
 async def list_all(request: Request, caller: Viewer) -> Response:
-    db, zone = engine_of(request).db, preferences(request).zone
-    query = query_values(request, "schedule_id", "status", "reason", "kind", "target", "since", "until", "cursor")
-    filters: Record = {name: query[name] for name in ("schedule_id", "reason", "kind", "target", "cursor")}
-    filters["status"] = choice(Status, query["status"], "status") if query["status"] else None
-    for name in ("since", "until"):
-        text = query[name]
-        filters[name] = parse_instant(to_rfc3339(text, zone), name) if text else None
-    items, cursor = await db.read(run_reports.list_runs, caller.org_id, limit=ROWS, **filters)
+    engine = engine_of(request)
+    db, now = reports_of(request, caller), engine.clock.now()
+    query = query_values(request, *FILTERS, "cursor", "view")
+    filter = read_filter(query, preferences(request).zone)
+    reads_views, view = caller.reads("views"), None
+    if query["view"] is not None and reads_views:
+        view = await db.read(saved_views.find, caller.org_id, caller.user_id, query["view"])
+        filter = RunFilter.read({**view["filter"], **filter.present()})
+    values = filter.search_values(now)
+    search = await run_search.search(db, caller.org_id, now, limit=ROWS, cursor=query["cursor"], **values)
+    items, cursor = search.items, search.next_cursor
     items = await db.read(run_reports.with_names, items)
     names = await db.read(schedule_reports.names_of, [item["schedule_id"] for item in items if item["schedule_id"]])
     return page(
@@ -50,15 +66,32 @@ async def list_all(request: Request, caller: Viewer) -> Response:
         next_page_url=next_page_url(request, cursor),
         names=names,
         query=query,
+        filter=filter.present(),
+        view=view,
+        views=(await db.read(saved_views.list_views, caller.org_id, caller.user_id))[0] if reads_views else [],
+        searched_until=search.searched_until,
         statuses=[item.value for item in Status],
         kinds=sorted(engine_of(request).runners),
+        columns=columns.chosen(request, "runs"),
+        all_columns=columns.RUNS,
     )
+
+
+def read_filter(query: Mapping[str, str | None], zone: str) -> RunFilter:
+    """Return the filter in the fields of the form; times are in the zone of the page. Raises Invalid."""
+    fields: Record = {name: query[name] for name in FILTERS if query[name] is not None}
+    if "input" in fields:
+        fields["input"] = fields["input"].split()
+    for name in ("since", "until"):
+        if name in fields:
+            fields[name] = to_rfc3339(fields[name], zone)
+    return RunFilter.read(fields)
 
 
 @router.get("/runs/{key}")
 async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Response:
     """Show a run by its id, or the latest attempt of a job by the job's id."""
-    engine, db = engine_of(request), engine_of(request).db
+    engine, db = engine_of(request), reports_of(request, caller)
     job = await db.read(job_reports.job_with_attempts, caller.org_id, key)
     run = next((attempt for attempt in job["attempts"] if attempt["id"] == key), job["attempts"][-1])
     explanation = await db.read(why.of_run, caller.org_id, job["id"], engine.clock.now(), engine.runners)
@@ -66,6 +99,9 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
     shows_artifacts = run_id and caller.reads("artifacts")
     saved, _ = await db.read(artifacts.list_all, caller.org_id, run_id=run_id) if shows_artifacts else ([], None)
     template = request.app.state.trace_url
+    now, suspended = engine.clock.now(), job["living"] is not None and run["status"] == Status.PAUSED
+    steps = step_timeline.with_current(job["steps"], run, now)
+    graph = await db.read(relatives.graph, caller.org_id, job["id"])
     return page(
         request,
         "run.html",
@@ -78,7 +114,15 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
         lines=await db.read(run_reports.log_tail, run_id, MAX_LOG_LINES, q) if run_id else [],
         names=await db.read(schedule_reports.names_of, [schedule_id] if schedule_id else []),
         open=run["status"] in UNFINISHED,
-        ladder=ladder(job["living"], engine.settings.cancel_grace, engine.clock.now()),
+        followed=run["status"] in UNFINISHED or suspended,
+        ladder=ladder(job["living"], engine.settings.cancel_grace, now),
+        steps=steps,
+        axis=step_timeline.axis_of(steps, job["attempts"], now),
+        decisions=await decisions(request, caller, job),
+        family=await db.read(relatives.family, caller.org_id, job["parent_id"], job["children"]),
+        failed_step=next((step["name"] for step in reversed(job["steps"]) if step["status"] in FAILED_STEPS), None),
+        graph=graph,
+        drawn_graph=None if graph is None else draw_graph(graph),
         trace_url=template.replace("{trace_id}", run["trace_id"]) if template and run["trace_id"] else None,
     )
 
@@ -86,7 +130,7 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
 @router.get("/runs/{run_id}/log.txt")
 async def download(request: Request, caller: Viewer, run_id: str) -> Response:
     """Download the complete log as text."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     if run_id not in [
         attempt["id"] for attempt in (await db.read(job_reports.job_with_attempts, caller.org_id, run_id))["attempts"]
     ]:
@@ -98,10 +142,44 @@ async def download(request: Request, caller: Viewer, run_id: str) -> Response:
 async def lines_of(request: Request, caller: Caller, run_id: str) -> AsyncIterator[str]:
     cursor: str | None = "0"
     while cursor is not None:
-        lines, cursor = await engine_of(request).db.read(
+        lines, cursor = await reports_of(request, caller).read(
             run_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
         )
         yield "".join(f"{line['at'].isoformat()} {line['stream']} {line['text']}\n" for line in lines)
+
+
+async def decisions(request: Request, caller: Caller, job: Record) -> Record:
+    """Return what a job waits for: approvals, with whether the caller may decide them, signals, and effects whose
+    outcome a person knows."""
+    if job["living"] is None:
+        return {"approvals": [], "signals": [], "effects": []}
+    waiting = [step for step in job["steps"] if step["status"] == StepStatus.WAITING]
+    approvals = [step for step in waiting if step["type"] == StepType.APPROVAL]
+    approver = await approver_of(engine_of(request).db, caller) if approvals else None
+    stopped = job["living"]["state"] in (State.PARKED, State.RETRY)
+    return {
+        "approvals": [
+            {**step, "job_id": job["id"], "may_decide": approver is not None and approver.may_decide(step["topic"])}
+            for step in approvals
+        ],
+        "signals": [step for step in waiting if step["type"] == StepType.SIGNAL],
+        "effects": [step for step in job["steps"] if stopped and step["status"] in UNKNOWN_OUTCOMES],
+    }
+
+
+def draw_graph(graph: relatives.JobGraph) -> Markup:
+    """Draw jobs after jobs: a column for each distance from the job of the page, boxes coloured by status."""
+    headings = {-1: "before", 0: "this job", 1: "after"}
+    levels = []
+    for level in sorted(set(graph.levels.values())):
+        boxes = [
+            Box(key, record["target_name"], record["status"], f"job {record['status']}", f"/runs/{key}")
+            for key, record in graph.jobs.items()
+            if graph.levels[key] == level
+        ]
+        levels.append((headings.get(level, ""), boxes))
+    arrows = [(start, end, "" if when == When.SUCCESS else f"when-{when}") for start, end, when in graph.edges]
+    return network(levels, arrows, f"{len(graph.jobs)} jobs that run after one another")
 
 
 def ladder(living: Record | None, grace: timedelta, now: datetime) -> list[Record] | None:

@@ -3,14 +3,20 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.app import views
+from rota.app.approvers import approver_of
+from rota.core.catch_up import ALL_SLOTS
 from rota.core.errors import RotaError
 from rota.core.policy import Misfire, Overlap
 from rota.core.states import Condition
 from rota.db.paging import Record
+from rota.frame.http.reports import reports_of
+from rota.frame.web import columns
 from rota.frame.web.forms import number, to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 from rota.kinds.tasks.manager import TaskManager
+from rota.reports import catch_ups as catch_up_reports
+from rota.reports import freezes as freeze_reports
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
@@ -18,7 +24,7 @@ from rota.reports import slots as slot_reports
 router = APIRouter()
 
 NAVIGATION = [NavigationItem("/schedules", "Schedules", "s", "clock")]
-ROWS = 25
+ROWS = 50
 NEXT_SLOTS = 20
 CHART_RUNS = 60
 FLAGS = {"true": True, "false": False}
@@ -31,14 +37,16 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     query = query_values(request, "name", "kind", "tag", "enabled", "paused", "condition", "sort", "cursor")
     filter_values = filters(query)
     sort = query["sort"] if query["sort"] in ("name", "-name", "id", "-id") else "name"
-    items, cursor = await engine.db.read(
+    items, cursor = await reports_of(request, caller).read(
         schedule_reports.list_schedules, caller.org_id, limit=ROWS, cursor=query["cursor"], sort=sort, **filter_values
     )
-    items = await engine.db.read(run_reports.with_names, items)
-    strips = await engine.db.read(slot_reports.strips, [schedule["id"] for schedule in items])
+    items = await reports_of(request, caller).read(run_reports.with_names, items)
+    strips = await reports_of(request, caller).read(slot_reports.strips, [schedule["id"] for schedule in items])
     whole = cursor is None and query["cursor"] is None  # complete: no count query needed
     count = (
-        len(items) if whole else await engine.db.read(schedule_reports.count_schedules, caller.org_id, **filter_values)
+        len(items)
+        if whole
+        else await reports_of(request, caller).read(schedule_reports.count_schedules, caller.org_id, **filter_values)
     )
     return page(
         request,
@@ -51,12 +59,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
         kinds=sorted(engine.runners),
         conditions=[schedule.value for schedule in Condition],
         filters={name: value for name, value in filter_values.items() if value is not None},
+        columns=columns.chosen(request, "schedules"),
+        all_columns=columns.SCHEDULES,
     )
 
 
 @router.get("/schedules/{key}")
 async def read(request: Request, caller: Viewer, key: str) -> Response:
-    engine, db = engine_of(request), engine_of(request).db
+    engine, db = engine_of(request), reports_of(request, caller)
     schedule = await db.read(schedule_reports.schedule, caller.org_id, key)
     coming = await views.upcoming(engine, caller.org_id, schedule["id"], NEXT_SLOTS)
     runs: list[Record] = []
@@ -66,11 +76,27 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     slots = [slot["at"] for slot in coming["slots"]]
     period = (slots[1] - slots[0]).total_seconds() if len(slots) > 1 else None
     query = query_values(request, "from", "to", "reprocess", "limit")
+    catch_up = await db.read(catch_up_reports.open_of_schedule, schedule["id"])
+    passed = None
+    if schedule["paused"]:
+        now, limits = engine.clock.now(), engine.settings.catch_up
+        passed = await db.read(catch_up_reports.options, caller.org_id, schedule["id"], ALL_SLOTS, limits, now)
     return page(
         request,
         "schedule.html",
         schedule=schedule,
         coming=coming,
+        windows=await db.read(
+            freeze_reports.windows_ahead,
+            caller.org_id,
+            engine.clock.now(),
+            schedule["kind"],
+            schedule["queue"],
+            schedule["tags"],
+        ),
+        catch_up=catch_up,
+        may_decide_catch_ups=catch_up is not None and (await approver_of(engine.db, caller)).may_decide_catch_ups,
+        passed=passed,
         runs=runs,
         ended=ended,
         period=period,
@@ -97,10 +123,10 @@ async def preview_backfill(request: Request, caller: Viewer, key: str, query: di
         "dry_run": True,
     }
     try:
-        slots = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **options)
+        filled = await engine_of(request).backfill(caller.org_id, key, since=since, until=until, **options)
     except RotaError as error:
         return {"refusal": error.message, "slots": []}
-    return {"refusal": None, "slots": slots, "from": since, "to": until}
+    return {"refusal": None, "slots": filled.plan.slots, "plan": filled.plan, "from": since, "to": until}
 
 
 async def schema_of(request: Request, org_id: str, schedule: Record) -> Record | None:

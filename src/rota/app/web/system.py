@@ -3,8 +3,10 @@
 from fastapi import APIRouter, Request, Response
 
 from rota.access.store import logins
-from rota.app.doctor import check_database, sqlite_path
+from rota.app.doctor import check_database
+from rota.db.blocking import sqlite_path
 from rota.engine.slot_audit import audit
+from rota.frame.http.reports import replica_state
 from rota.frame.web.pages import NavigationItem, engine_of, page
 from rota.frame.web.sessions import Viewer
 from rota.reports import installation
@@ -25,4 +27,12 @@ async def system(request: Request, caller: Viewer, examine: bool = False, proof:
     )
     proven = await audit(db, caller.org_id, None, None, engine.clock.now()) if proof else None
     gauges = await db.read(installation.gauges, engine.clock.now())
-    return page(request, "system.html", findings=findings, gauges=gauges, proven=proven, version=__version__)
+    return page(
+        request,
+        "system.html",
+        findings=findings,
+        gauges=gauges,
+        proven=proven,
+        replica=replica_state(request),
+        version=__version__,
+    )

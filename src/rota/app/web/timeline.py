@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from rota.core import effort
 from rota.core.errors import Invalid
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 from rota.core.timing.counting import slots_per_hour
 from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
@@ -18,9 +18,11 @@ from rota.db.paging import Record
 from rota.engine import pauses, schedules
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
+from rota.frame.http.reports import reports_of
 from rota.frame.web.charts import MAX_TIMELINE_MARKS
 from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
+from rota.reports import freezes as freeze_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
 
@@ -49,7 +51,7 @@ loads: dict[str, Load] = {}  # cache by org: counting 100,000 timing rules per r
 
 @router.get("/timeline")
 async def timeline(request: Request, caller: Viewer) -> Response:
-    engine, db = engine_of(request), engine_of(request).db
+    engine, db = engine_of(request), reports_of(request, caller)
     now, times = engine.clock.now(), TimeFormat(preferences(request), engine.clock.now())
     query = query_values(request, "span", "day", "name", "tag", "cursor")
     week = query["span"] == "week"
@@ -86,7 +88,7 @@ async def lane(
     request: Request, caller: Caller, schedule: Record, start: datetime, end: datetime, frozen: Record
 ) -> Record:
     """Return past and next slots of a schedule between two times, with clock changes, freeze and pause."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     slots = await db.read(slot_reports.strip, schedule["id"], MAX_TIMELINE_MARKS, start, end)
     coming: list[datetime] = []
     if schedule["next_slot"] is not None and schedule["enabled"] and not schedule["paused"]:
@@ -95,10 +97,13 @@ async def lane(
         coming = await compute(
             lambda: list(islice(triggers.slots_between(timing, after, end - TICK), MAX_TIMELINE_MARKS))
         )
+    covered = (schedule["kind"], schedule["queue"], schedule["tags"])
+    windows = await db.read(freeze_reports.windows_ahead, caller.org_id, start, *covered)
     marks = clock_marks(schedule["timezone"] or "UTC", start, end)
     for since, until, kind, words in (
         (frozen["frozen_at"], frozen["until"], "freeze", frozen["reason"]),
         (schedule["paused_at"], schedule["paused_until"], "freeze", schedule["pause_reason"]),
+        *((window.starts_at, window.ends_at, "freeze", window.note) for window in windows),
     ):
         if since is not None and since < end and (until is None or until > start):
             marks.append((max(since, start), min(until or end, end), kind, f"{words or 'no reason given'}"))
@@ -124,7 +129,7 @@ async def load(request: Request, caller: Caller, now: datetime) -> Load:
     """Return slots per hour of the next week over all schedules, cached for a minute."""
     cached = loads.get(caller.org_id)
     if cached is None or not timedelta(0) <= now - cached.at < LOAD_CACHE_TTL:
-        rules, total = await engine_of(request).db.read(schedule_reports.timings, caller.org_id)
+        rules, total = await reports_of(request, caller).read(schedule_reports.timings, caller.org_id)
         start = now.replace(minute=0, second=0, microsecond=0) + HOUR
         cached = loads[caller.org_id] = Load(now, start, *await compute(summed, rules, start, total), total)
     return cached
@@ -144,6 +149,6 @@ def summed(rules: dict[str, int], start: datetime, total: int) -> tuple[list[int
 def by_hour(text: str, start: datetime) -> tuple[int, ...]:
     """Return slots per hour of one timing rule; zeros if it is invalid."""
     try:
-        return tuple(slots_per_hour(triggers.load(orjson.loads(text)), start, HOURS))
+        return tuple(slots_per_hour(stored.load(orjson.loads(text)), start, HOURS))
     except (Invalid, ValueError):
         return (0,) * HOURS

@@ -17,6 +17,7 @@ from rota.engine import billing_accounts
 from rota.frame.http.auth import Admin, Caller, Operator, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, Timestamp, answer, answer_page, engine_of, time_span
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 
 router = APIRouter(prefix="/billing", tags=["billing"], route_class=BodyRoute)
 
@@ -42,7 +43,7 @@ async def read_account(request: Request, caller: Viewer, owner_id: str | None = 
 @router.get("/accounts", response_model=page_of(models.Account))
 async def list_accounts(request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List the billing accounts of the org, oldest first."""
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     return answer_page(await db.read(reports.list_accounts, caller.org_id, limit=limit, cursor=cursor))
 
 
@@ -103,7 +104,7 @@ async def list_ledger(
     """List ledger entries of an account, by default the caller's, newest first; charges have negative amounts."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, **time_span(since, until)}
     account_id = await readable_account(request, caller, account_id)
-    return answer_page(await engine_of(request).db.read(reports.list_ledger, account_id, **filters))
+    return answer_page(await reports_of(request, caller).read(reports.list_ledger, account_id, **filters))
 
 
 @router.get("/receipts", response_model=page_of(models.Receipt))
@@ -129,7 +130,7 @@ async def list_receipts(
         **time_span(since, until),
     }
     account = await readable_account_or_all(request, caller, account_id)
-    return answer_page(await engine_of(request).db.read(reports.list_receipts, caller.org_id, account, **filters))
+    return answer_page(await reports_of(request, caller).read(reports.list_receipts, caller.org_id, account, **filters))
 
 
 @router.get("/usage", response_model=page_of(models.Usage))
@@ -147,7 +148,7 @@ async def usage(
     """Sum charges by schedule, graph or grant, highest first, or by day in UTC. Admins see all of their org, others
     their account. `format=csv` or `Accept: text/csv` returns all rows as CSV."""
     account = await readable_account_or_all(request, caller, account_id)
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, **time_span(since, until)}
     if format == "csv" or (format is None and request.headers.get("accept", "").startswith("text/csv")):
         rows, _ = await db.read(reports.usage, caller.org_id, account, by, **{**filters, "limit": MAX_EXPORT_ROWS})
@@ -178,7 +179,9 @@ async def list_keys(
 ) -> Response:
     """List the virtual keys of an account: labels of its charges, not secrets."""
     account_id = await readable_account(request, caller, account_id)
-    return answer_page(await engine_of(request).db.read(reports.list_keys, account_id, limit=limit, cursor=cursor))
+    return answer_page(
+        await reports_of(request, caller).read(reports.list_keys, account_id, limit=limit, cursor=cursor)
+    )
 
 
 @router.post("/virtual-keys", status_code=201, response_model=models.VirtualKey)

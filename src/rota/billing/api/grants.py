@@ -11,6 +11,7 @@ from rota.engine import grants
 from rota.frame.http.auth import Operator, Role, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 
 router = APIRouter(prefix="/grants", tags=["grants"], route_class=BodyRoute)
 
@@ -39,7 +40,9 @@ async def create(request: Request, caller: Operator, body: models.GrantBody) -> 
 @router.get("", response_model=page_of(models.Grant))
 async def list_all(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List grants, newest first."""
-    return answer_page(await engine_of(request).db.read(reports.list_grants, caller.org_id, limit=limit, cursor=cursor))
+    return answer_page(
+        await reports_of(request, caller).read(reports.list_grants, caller.org_id, limit=limit, cursor=cursor)
+    )
 
 
 @router.get("/$forecast", response_model=page_of(models.LapsingSchedule))
@@ -49,7 +52,7 @@ async def forecast(
     """List schedules whose grant has lapsed or lapses within `days`, with the time and the reason."""
     engine = engine_of(request)
     before = engine.clock.now() + timedelta(days=days)
-    return answer_slice(await engine.db.read(grants.lapsing, caller.org_id, before), limit, cursor)
+    return answer_slice(await reports_of(request, caller).read(grants.lapsing, caller.org_id, before), limit, cursor)
 
 
 @router.get("/{grant_id}", response_model=models.GrantUse)

@@ -15,11 +15,19 @@ app = command_group("Billing accounts: balance, ledger, receipts, usage, top-ups
 keys = command_group("Virtual keys: labels under which an account is charged.")
 app.add_typer(keys, name="key")
 
-Account = Annotated[str | None, typer.Option(help="id of a billing account of the org (admins); default: your own")]
-AnyAccount = Annotated[
-    str | None, typer.Option(help="id of a billing account; default: your own, for admins all of the org")
+Account = Annotated[
+    str | None,
+    typer.Option(
+        help="billing account of the org (admins): its id, or the e-mail address of its owner; default: your own"
+    ),
 ]
-AccountId = Annotated[str, typer.Argument(help="id of a billing account of the org")]
+AnyAccount = Annotated[
+    str | None,
+    typer.Option(help="billing account: its id, or the e-mail address of its owner; default: your own, for admins all"),
+]
+AccountId = Annotated[
+    str, typer.Argument(help="billing account of the org: its id, or the e-mail address of its owner")
+]
 KeyId = Annotated[str, typer.Argument(help="id of the virtual key")]
 ACCOUNT = ("id", "owner_name", "owner_id", "balance_credits", "default_virtual_key_id", "created_at", "closed_at")
 ENTRY = ("billing_account_id", "amount", "balance_after", "reason", "reference", "created_at")
@@ -27,7 +35,7 @@ KEY = ("id", "billing_account_id", "label", "is_default", "active", "created_at"
 CREDITS_PER_USD = 10_000_000
 
 
-@app.command()
+@app.command(reads=True)
 def account(
     ctx: typer.Context,
     owner: Annotated[str | None, typer.Option(help="id or e-mail address of a user (admins)")] = None,
@@ -37,7 +45,7 @@ def account(
     print_details(ctx.obj, record, ACCOUNT)
 
 
-@app.command()
+@app.command(reads=True)
 def accounts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the billing accounts of the org."""
     page = ctx.obj.get("/billing/accounts", limit=limit, cursor=cursor)
@@ -46,18 +54,18 @@ def accounts(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
 
 
 @app.command()
-def close(ctx: typer.Context, account_id: AccountId) -> None:
+def close(ctx: typer.Context, account: AccountId) -> None:
     """Close a billing account: no run is started at its expense. Its ledger is kept; `reopen` reverses this."""
-    print_details(ctx.obj, ctx.obj.post(item_path("billing/accounts", account_id, "$close")), ACCOUNT)
+    print_details(ctx.obj, ctx.obj.post(item_path("billing/accounts", account_id(ctx, account), "$close")), ACCOUNT)
 
 
 @app.command()
-def reopen(ctx: typer.Context, account_id: AccountId) -> None:
+def reopen(ctx: typer.Context, account: AccountId) -> None:
     """Reopen a closed billing account."""
-    print_details(ctx.obj, ctx.obj.post(item_path("billing/accounts", account_id, "$reopen")), ACCOUNT)
+    print_details(ctx.obj, ctx.obj.post(item_path("billing/accounts", account_id(ctx, account), "$reopen")), ACCOUNT)
 
 
-@app.command()
+@app.command(reads=True)
 def ledger(
     ctx: typer.Context,
     account: Account = None,
@@ -67,7 +75,13 @@ def ledger(
     cursor: Cursor = None,
 ) -> None:
     """List ledger entries of an account, newest first."""
-    filters = {"account_id": account, "since": since, "until": until, "limit": limit, "cursor": cursor}
+    filters = {
+        "account_id": account_id(ctx, account) if account else None,
+        "since": since,
+        "until": until,
+        "limit": limit,
+        "cursor": cursor,
+    }
     page = ctx.obj.get("/billing/ledger", **filters)
     rows = (
         [
@@ -82,7 +96,7 @@ def ledger(
     print_list(ctx.obj, page, ("time", "amount", "balance", "reason", "reference"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def receipts(
     ctx: typer.Context,
     account: AnyAccount = None,
@@ -97,7 +111,7 @@ def receipts(
     """List charge receipts, one per unit of work, newest first."""
     page = ctx.obj.get(
         "/billing/receipts",
-        account_id=account,
+        account_id=account_id(ctx, account) if account else None,
         run_id=run,
         grant_id=grant,
         schedule_id=schedule,
@@ -119,7 +133,7 @@ def receipts(
     print_list(ctx.obj, page, ("time", "target", "run", "unit", "credits"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def usage(
     ctx: typer.Context,
     by: Annotated[str, typer.Option(help="group by schedule, graph, grant or day")] = "schedule",
@@ -131,7 +145,14 @@ def usage(
     cursor: Cursor = None,
 ) -> None:
     """Sum charges by schedule, graph, grant or day."""
-    filters = {"by": by, "account_id": account, "since": since, "until": until, "limit": limit, "cursor": cursor}
+    filters = {
+        "by": by,
+        "account_id": account_id(ctx, account) if account else None,
+        "since": since,
+        "until": until,
+        "limit": limit,
+        "cursor": cursor,
+    }
     page = ctx.obj.get("/billing/usage", **filters, format="csv" if csv else None)
     if csv:
         print(output(page.decode()), end="")
@@ -154,14 +175,21 @@ def top_up(
     account: Account = None,
 ) -> None:
     """Add credits to an account."""
-    body = {"amount_credits": amount, "reference": reference, "reason": reason, "account_id": account}
+    body = {
+        "amount_credits": amount,
+        "reference": reference,
+        "reason": reason,
+        "account_id": account_id(ctx, account) if account else None,
+    }
     print_details(ctx.obj, ctx.obj.post("/billing/credits", body), ENTRY)
 
 
-@keys.command("list")
+@keys.command("list", reads=True)
 def list_keys(ctx: typer.Context, account: Account = None, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the virtual keys of an account."""
-    page = ctx.obj.get("/billing/virtual-keys", account_id=account, limit=limit, cursor=cursor)
+    page = ctx.obj.get(
+        "/billing/virtual-keys", account_id=account_id(ctx, account) if account else None, limit=limit, cursor=cursor
+    )
     rows = ([key["id"], key["label"], state_of(key), relative_time(key["created_at"])] for key in page["items"])
     print_list(ctx.obj, page, ("id", "label", "state", "created"), rows)
 
@@ -171,7 +199,13 @@ def add_key(
     ctx: typer.Context, label: Annotated[str, typer.Argument(help="label of the key")], account: Account = None
 ) -> None:
     """Create a virtual key."""
-    print_details(ctx.obj, ctx.obj.post("/billing/virtual-keys", {"label": label, "account_id": account}), KEY)
+    print_details(
+        ctx.obj,
+        ctx.obj.post(
+            "/billing/virtual-keys", {"label": label, "account_id": account_id(ctx, account) if account else None}
+        ),
+        KEY,
+    )
 
 
 @keys.command("default")
@@ -184,6 +218,11 @@ def make_default(ctx: typer.Context, key_id: KeyId) -> None:
 def deactivate_key(ctx: typer.Context, key_id: KeyId) -> None:
     """Deactivate a virtual key. The default key cannot be deactivated."""
     print_details(ctx.obj, ctx.obj.post(item_path("billing/virtual-keys", key_id, "$deactivate")), KEY)
+
+
+def account_id(ctx: typer.Context, account: str) -> str:
+    """Return the id of a billing account by the e-mail address of its owner; an id as it is."""
+    return str(ctx.obj.get("/billing/account", owner_id=user_id(ctx, account))["id"]) if "@" in account else account
 
 
 def state_of(key: Answer) -> str:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from rota.frame.cli.connection import Answer, Output, item_path, print_stderr
+from rota.frame.cli.completion import complete
+from rota.frame.cli.connection import Answer, Exit, fail, item_path, print_stderr
 from rota.frame.cli.options import Cursor, Limit, command_group
 from rota.frame.cli.output import print_details, print_list, relative_time
 from rota.frame.cli.terminal import visible
@@ -12,14 +13,19 @@ from rota.frame.cli.times import future_option
 
 app = command_group("Grants: the authority under which unattended work runs.")
 
-GrantId = Annotated[str, typer.Argument(help="id of the grant")]
+GrantId = Annotated[
+    str,
+    typer.Argument(
+        help="id of the grant, or name of a schedule that runs under it", autocompletion=complete("schedules")
+    ),
+]
 SHOWN = (
     "id", "scopes", "owner_id", "billing_account_id", "schedule_id", "budget", "spent", "expires_at", "revoked_at",
     "created_at",
 )  # fmt: skip
 
 
-@app.command("list")
+@app.command("list", reads=True)
 def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List grants, newest first."""
     page = ctx.obj.get("/grants", limit=limit, cursor=cursor)
@@ -55,12 +61,12 @@ def create(
     )
 
 
-@app.command()
+@app.command(reads=True)
 def show(ctx: typer.Context, grant_id: GrantId) -> None:
     """Show a grant and the schedules that depend on it."""
-    grant = ctx.obj.get(path_of(grant_id))
+    grant = ctx.obj.get(path_of(ctx, grant_id))
     print_details(ctx.obj, grant, SHOWN)
-    if ctx.obj.output is Output.TABLE:
+    if ctx.obj.for_people:
         stopped = visible(", ".join(grant["schedules"]))
         print(f"\nSchedules that stop if it is revoked: {stopped}" if stopped else "\nNo schedule depends on it.")
 
@@ -74,14 +80,19 @@ def revoke(
     ] = False,
 ) -> None:
     """Revoke a grant: no run is started under it. Idempotent."""
-    revoked = ctx.obj.post(f"{path_of(grant_id)}/$revoke", {"cancel_running": cancel_running})
+    revoked = ctx.obj.post(f"{path_of(ctx, grant_id)}/$revoke", {"cancel_running": cancel_running})
     print_details(ctx.obj, revoked, ("id", "scopes", "revoked_at"))
 
 
-@app.command()
-def forecast(ctx: typer.Context, days: Annotated[int, typer.Option(help="number of days, up to 366")] = 30) -> None:
+@app.command(reads=True)
+def forecast(
+    ctx: typer.Context,
+    days: Annotated[int, typer.Option(help="number of days, up to 366")] = 30,
+    limit: Limit = None,
+    cursor: Cursor = None,
+) -> None:
     """List schedules whose grant has lapsed, or lapses within the given days."""
-    page = ctx.obj.get("/grants/$forecast", days=days)
+    page = ctx.obj.get("/grants/$forecast", days=days, limit=limit, cursor=cursor)
     rows = (
         [lapse["schedule_name"], lapse["target"], relative_time(lapse["lapses_at"]), lapse["reason"]]
         for lapse in page["items"]
@@ -91,7 +102,15 @@ def forecast(ctx: typer.Context, days: Annotated[int, typer.Option(help="number 
         print_stderr(f"no grant of a schedule lapses within {days} days")
 
 
-def path_of(grant_id: str) -> str:
+def path_of(ctx: typer.Context, grant: str) -> str:
+    """Return the API path of a grant. Exits with NOT_FOUND if it is the name of a schedule without a grant."""
+    from rota.core.parse import ULID  # here: it loads what `rota --help` does not need
+
+    if ULID.fullmatch(grant):
+        return item_path("grants", grant)
+    grant_id = ctx.obj.get(item_path("schedules", grant))["grant_id"]
+    if grant_id is None:
+        fail(f"schedule {grant!r} runs under no grant", Exit.NOT_FOUND)
     return item_path("grants", grant_id)
 
 

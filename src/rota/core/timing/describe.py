@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from rota.core.timing.cron import LAST, Calendar, Nth
+from rota.core.timing.cron import LAST, BeforeLast, CronPattern, DayTerm, NearestWeekday, Nth, WorkingDay
 
 WEEKDAY_NAMES = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 MONTH_NAMES = "January February March April May June July August September October November December".split()  # noqa: SIM905
@@ -15,13 +15,13 @@ SHORT_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 MAX_LISTED_TIMES = 8  # more times of day are described by their pattern
 
 
-def cron_words(calendar: Calendar) -> tuple[str, bool]:
+def cron_words(pattern: CronPattern) -> tuple[str, bool]:
     """Return a phrase, and whether it names local times, so that the zone matters."""
-    paced = pace_words(calendar)
+    paced = pace_words(pattern)
     if paced is None:
-        return f"{day_words(calendar, 'every') or 'every day'} {time_words(calendar)}", True
-    days = day_words(calendar, "on")
-    return f"{paced} {days}".strip(), bool(days) or len(calendar.hours) < 24
+        return f"{day_words(pattern, 'every') or 'every day'} {time_words(pattern)}", True
+    days = day_words(pattern, "on")
+    return f"{paced} {days}".strip(), bool(days) or len(pattern.hours) < 24
 
 
 def span_words(span: timedelta, single: str = "") -> str:
@@ -51,13 +51,13 @@ def timestamp_words(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}" if at.second else f"{at:%Y-%m-%d %H:%M}"
 
 
-def pace_words(calendar: Calendar) -> str | None:
+def pace_words(pattern: CronPattern) -> str | None:
     """`every 5 minutes from 09:00 to 17:55`; None for times of day that have no common pace."""
-    minutes, hours = calendar.minutes, calendar.hours
-    every_minutes = pace_of(calendar.texts[0], minutes, 60)
-    every_hours = pace_of(calendar.texts[1], hours, 24)
+    minutes, hours = pattern.minutes, pattern.hours
+    every_minutes = pace_of(pattern.texts[0], minutes, 60)
+    every_hours = pace_of(pattern.texts[1], hours, 24)
     in_a_row = hours[-1] - hours[0] == len(hours) - 1
-    first, last = clock_time(calendar.times[0]), clock_time(calendar.times[-1])
+    first, last = clock_time(pattern.times[0]), clock_time(pattern.times[-1])
     if every_minutes:
         pace = span_words(timedelta(minutes=every_minutes))
         if every_hours == 1:
@@ -73,61 +73,77 @@ def pace_words(calendar: Calendar) -> str | None:
     return None
 
 
-def time_words(calendar: Calendar) -> str:
-    if len(calendar.times) <= MAX_LISTED_TIMES or len(calendar.minutes) == 1:
-        return f"at {listing(clock_time(minute) for minute in calendar.times)}"
-    return f"at minutes {ranges(calendar.minutes)} of the hours {ranges(calendar.hours)}"
+def time_words(pattern: CronPattern) -> str:
+    if len(pattern.times) <= MAX_LISTED_TIMES or len(pattern.minutes) == 1:
+        return f"at {listing(clock_time(minute) for minute in pattern.times)}"
+    return f"at minutes {ranges(pattern.minutes)} of the hours {ranges(pattern.hours)}"
 
 
-def day_words(calendar: Calendar, each: str) -> str:
+def day_words(pattern: CronPattern, each: str) -> str:
     """Return which days, as `every Monday` or `on Mondays`; empty for every day."""
-    months = listing(MONTH_NAMES[month - 1] for month in calendar.months) if len(calendar.months) < 12 else ""
-    by_day = not ALL_DAYS.issubset(calendar.days)
-    by_weekday = not ALL_WEEKDAYS.issubset(calendar.weekdays)
-    if not (by_day and by_weekday) and not calendar.both_days:
+    months = listing(MONTH_NAMES[month - 1] for month in pattern.months) if len(pattern.months) < 12 else ""
+    by_day = not ALL_DAYS.issubset(pattern.days)
+    by_weekday = not ALL_WEEKDAYS.issubset(pattern.weekdays)
+    if not (by_day and by_weekday) and not pattern.both_days:
         by_day = by_weekday = False  # one OR the other, and one is every day
     if by_day and by_weekday:
-        either = weekday_words(calendar, each, "of the month")
-        both = f"if it is {listing(weekday_names(calendar), 'or')}"
-        days = f"{date_words(calendar, 'of the month')} {both if calendar.both_days else f'or {either}'}"
+        either = weekday_words(pattern, each, "of the month")
+        both = f"if it is {listing(weekday_names(pattern), 'or')}"
+        days = f"{date_words(pattern, 'of the month')} {both if pattern.both_days else f'or {either}'}"
     elif by_day:
-        return date_words(calendar, f"of {months or 'every month'}")
-    elif by_weekday and numbered_weekdays(calendar):
-        return weekday_words(calendar, each, f"of {months or 'every month'}")
+        return date_words(pattern, f"of {months or 'every month'}")
+    elif by_weekday and numbered_weekdays(pattern):
+        return weekday_words(pattern, each, f"of {months or 'every month'}")
     elif by_weekday:
-        days = weekday_words(calendar, each, "")
+        days = weekday_words(pattern, each, "")
     else:
         days = "every day" if months and each == "every" else ""
     return f"{days} in {months}".strip() if months else days
 
 
-def date_words(calendar: Calendar, of: str) -> str:
-    pace = re.fullmatch(r"\*/([2-9])", calendar.texts[2])
+def date_words(pattern: CronPattern, of: str) -> str:
+    pace = re.fullmatch(r"\*/([2-9])", pattern.texts[2])
     if pace:
         return f"on every {ordinal(int(pace[1]))} day {of}"
-    return f"on the {listing('last day' if day == LAST else ordinal(day) for day in calendar.days)} {of}"
+    return f"on the {listing(day_term_words(day) for day in pattern.days)} {of}"
 
 
-def weekday_words(calendar: Calendar, each: str, of: str) -> str:
+def day_term_words(term: DayTerm) -> str:
+    """Return a day of a month: `15th`, `last day`, `weekday nearest to the 15th`, `third working day`."""
+    match term:
+        case BeforeLast(distance):
+            return f"{ORDINAL_NAMES.get(distance + 1, ordinal(distance + 1))} to last day"
+        case NearestWeekday(day):
+            return "last weekday" if day == LAST else f"weekday nearest to the {ordinal(day)}"
+        case WorkingDay(nth) if nth == -1:
+            return "last working day"
+        case WorkingDay(nth):
+            counted = ORDINAL_NAMES.get(abs(nth), ordinal(abs(nth)))
+            return f"{counted} working day" if nth > 0 else f"{counted} to last working day"
+        case _:
+            return "last day" if term == LAST else ordinal(term)
+
+
+def weekday_words(pattern: CronPattern, each: str, of: str) -> str:
     """Return the weekdays: plain ones recur weekly, a numbered one is a day `of` a month."""
-    if numbered_weekdays(calendar):
-        return f"on {listing(weekday_names(calendar))} {of}"
-    names = weekday_names(calendar, "" if each == "every" else "s")
+    if numbered_weekdays(pattern):
+        return f"on {listing(weekday_names(pattern))} {of}"
+    names = weekday_names(pattern, "" if each == "every" else "s")
     return f"{each} {listing(names)}"
 
 
-def weekday_names(calendar: Calendar, ending: str = "") -> list[str]:
-    if calendar.weekdays == (1, 2, 3, 4, 5):
+def weekday_names(pattern: CronPattern, ending: str = "") -> list[str]:
+    if pattern.weekdays == (1, 2, 3, 4, 5):
         return [f"weekday{ending}"]
-    plain = sorted((day for day in calendar.weekdays if not isinstance(day, Nth)), key=lambda day: (day - 1) % 7)
+    plain = sorted((day for day in pattern.weekdays if not isinstance(day, Nth)), key=lambda day: (day - 1) % 7)
     names = [WEEKDAY_NAMES[day] + ending for day in plain]
-    if numbered_weekdays(calendar):
+    if numbered_weekdays(pattern):
         names = [f"every {name}" for name in names]
-    return names + [f"the {ORDINAL_NAMES[day.nth]} {WEEKDAY_NAMES[day.weekday]}" for day in numbered_weekdays(calendar)]
+    return names + [f"the {ORDINAL_NAMES[day.nth]} {WEEKDAY_NAMES[day.weekday]}" for day in numbered_weekdays(pattern)]
 
 
-def numbered_weekdays(calendar: Calendar) -> list[Nth]:
-    return [day for day in calendar.weekdays if isinstance(day, Nth)]
+def numbered_weekdays(pattern: CronPattern) -> list[Nth]:
+    return [day for day in pattern.weekdays if isinstance(day, Nth)]
 
 
 def pace_of(text: str, values: Sequence[int], size: int) -> int | None:

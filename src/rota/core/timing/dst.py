@@ -1,29 +1,52 @@
-"""Daylight saving time: slots of cron expressions in zones whose clock changes.
+"""Daylight saving time: slots of patterns of local times in zones whose clock changes.
 
-How cron meets a clock change depends on the set of hours that an expression has, never on how it is written. One that
-has all 24 hours follows **elapsed time**: no slot in a skipped hour and two rounds of slots in a repeated one. Any
-other has **fixed times**, never lost and never doubled: one that is skipped has its slot at the first instant after
-the gap, one that happens twice has it the first time.
+Two choices of the schedule decide. A local time that the clock skips has its slot at the first instant after the gap
+(`run_after`) or none (`skip`); one that happens twice has it the `first` time or `both` times. Several local times in
+one gap are one slot, since a slot is an instant.
 
-    30 * * * *       elapsed time: every real half hour
+Where the schedule does not choose, the set of hours of its pattern does, never how the pattern is written. One that has
+all 24 hours follows elapsed time (`skip`, `both`): it loses nothing and pauses for no hour. Any other has fixed times,
+never lost and never doubled (`run_after`, `first`).
+
+    30 * * * *       skip, both: every real half hour
     30 0-23 * * *    the same
-    0 */2 * * *      fixed times: at 03:00 when 02:00 is skipped
-    */5 2 * * *      fixed times: in a gap all twelve become one slot at its end, since a slot is an instant
+    0 */2 * * *      run_after, first: at 03:00 when 02:00 is skipped
+    */5 2 * * *      run_after, first: in a gap all twelve become one slot at its end
 """
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo, available_timezones
-
-from rota.core.timing.cron import Calendar, next_match, previous_match
 
 TICK = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
 ZERO = timedelta(0)
 CHANGE_SEARCH_STEP = timedelta(days=3)  # no zone changed its clock and changed it back in a shorter time since 1900
 LONGEST_JUMP = timedelta(days=2)  # upper bound of one clock change
+
+
+DstGap = Literal["run_after", "skip"]
+DstRepeat = Literal["first", "both"]
+
+
+class LocalPattern(Protocol):
+    """Local times that a trigger matches, without a zone."""
+
+    @property
+    def skips_gap(self) -> bool:
+        """Whether a local time that the clock skips has no slot; else it has one after the gap."""
+
+    @property
+    def in_both_passes(self) -> bool:
+        """Whether a local time that happens twice has two slots; else it has the first."""
+
+    def next_match(self, local: datetime) -> datetime | None:
+        """Return the first matching local time strictly after `local`, in its tzinfo; None beyond the horizon."""
+
+    def previous_match(self, local: datetime) -> datetime | None:
+        """Return the latest matching local time at or before `local`, in its tzinfo; None beyond the horizon."""
 
 
 class Period(NamedTuple):
@@ -37,86 +60,86 @@ class Period(NamedTuple):
     before: timedelta
 
 
-def next_cron(calendar: Calendar, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the first slot strictly after `after`, in UTC; None beyond the horizon."""
+def next_local(pattern: LocalPattern, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Return the first slot of a pattern strictly after `after`, in UTC; None beyond the horizon."""
     local = after.astimezone(zone)
-    if not local.fold and not (calendar.elapsed and happens_twice(local)):
-        match = next_match(calendar, local)
+    if not local.fold and not (pattern.in_both_passes and happens_twice(local)):
+        match = pattern.next_match(local)
         if match is None:
             return None
         slot = match.astimezone(UTC)
         if offset(zone, slot) == match.utcoffset():  # the ordinary case: no clock change is near
             return slot
-    return next_around_change(calendar, zone, local)
+    return next_around_change(pattern, zone, local)
 
 
-def last_cron(calendar: Calendar, zone: ZoneInfo, until: datetime) -> datetime | None:
+def last_local(pattern: LocalPattern, zone: ZoneInfo, until: datetime) -> datetime | None:
     """Return the latest slot at or before `until`, in UTC; None beyond the horizon."""
     local = until.astimezone(zone)
     if not local.fold:
-        match = previous_match(calendar, local)
+        match = pattern.previous_match(local)
         if match is None:
             return None
         slot = match.astimezone(UTC)
-        if offset(zone, slot) == match.utcoffset() and not (calendar.elapsed and happens_twice(match)):
+        if offset(zone, slot) == match.utcoffset() and not (pattern.in_both_passes and happens_twice(match)):
             return slot
-    return last_around_change(calendar, zone, local)
+    return last_around_change(pattern, zone, local)
 
 
-def next_around_change(calendar: Calendar, zone: ZoneInfo, local: datetime) -> datetime | None:
+def next_around_change(pattern: LocalPattern, zone: ZoneInfo, local: datetime) -> datetime | None:
     local_time = local.replace(tzinfo=None, fold=0)
     first, second = offsets(zone, local_time)
     if first > second:  # the local time is in a repeated hour
         change = change_between(zone, local_time - first, local_time - second)
         begin, end = change + second, change + first
-        match = next_match(calendar, local_time)
+        match = pattern.next_match(local_time)
         if match and match < end and not local.fold:
             return instant(match - first)
-        if calendar.elapsed:
-            match = match if local.fold else next_match(calendar, begin - TICK)
+        if pattern.in_both_passes:
+            match = match if local.fold else pattern.next_match(begin - TICK)
             if match and match < end:
                 return instant(match - second)
         local_time = end - TICK
-    match = next_match(calendar, local_time)
+    match = pattern.next_match(local_time)
     while match:
         first, second = offsets(zone, match)
         if first >= second:
             return instant(match - first)
         change = change_between(zone, match - second, match - first)  # the clock skips this local time
-        if not calendar.elapsed:
+        if not pattern.skips_gap:
             return instant(change)
-        match = next_match(calendar, change + second - TICK)
+        match = pattern.next_match(change + second - TICK)
     return None
 
 
-def last_around_change(calendar: Calendar, zone: ZoneInfo, local: datetime) -> datetime | None:
+def last_around_change(pattern: LocalPattern, zone: ZoneInfo, local: datetime) -> datetime | None:
     local_time = local.replace(tzinfo=None, fold=0)
     first, second = offsets(zone, local_time)
     if first > second:
         change = change_between(zone, local_time - first, local_time - second)
         begin, end = change + second, change + first
         if local.fold:
-            match = previous_match(calendar, local_time)
-            if match and match >= begin and calendar.elapsed:
+            match = pattern.previous_match(local_time)
+            if match and match >= begin and pattern.in_both_passes:
                 return instant(match - second)
             local_time = end - TICK
-        match = previous_match(calendar, local_time)
+        match = pattern.previous_match(local_time)
         if match and match >= begin:
             return instant(match - first)
         local_time = begin - TICK
-    match = previous_match(calendar, local_time)
+    match = pattern.previous_match(local_time)
     while match:
         first, second = offsets(zone, match)
         if first >= second:
-            return instant(match - (second if calendar.elapsed else first))
+            return instant(match - (second if pattern.in_both_passes else first))
         change = change_between(zone, match - second, match - first)
-        if not calendar.elapsed:
+        if not pattern.skips_gap:
             return instant(change)
-        match = previous_match(calendar, change + first - TICK)
+        match = pattern.previous_match(change + first - TICK)
     return None
 
 
-def clock_note(calendar: Calendar | None, zone: ZoneInfo, at: datetime) -> str | None:
+def clock_note(pattern: LocalPattern | None, zone: ZoneInfo, at: datetime) -> str | None:
     """Describe how a clock change affects this slot; None if it does not."""
     local = at.astimezone(zone)
     local_time = local.replace(tzinfo=None, fold=0)
@@ -127,8 +150,8 @@ def clock_note(calendar: Calendar | None, zone: ZoneInfo, at: datetime) -> str |
     if gap <= ZERO:
         return None
     jump = f"the clock goes from {local_time - gap:%H:%M} to {local_time:%H:%M}"
-    if calendar and not calendar.elapsed:
-        missing = next_match(calendar, local_time - gap - TICK)
+    if pattern and not pattern.skips_gap:
+        missing = pattern.next_match(local_time - gap - TICK)
         if missing and missing < local_time:
             return f"{missing:%H:%M} does not exist on this day: {jump}"
     return jump
@@ -224,6 +247,15 @@ def changes_in(zone: str, year: int) -> tuple[tuple[datetime, timedelta], ...]:
             changes.append((change, offset(info, change)))
         low = change or high
     return tuple(changes)
+
+
+def local_instant(local_time: datetime, zone: str) -> datetime:
+    """Return the first instant of a local time; if the clock skips it, the first instant after the gap."""
+    info = zone_of(zone)
+    first, second = offsets(info, local_time)
+    if first >= second:
+        return instant(local_time - first)
+    return instant(change_between(info, local_time - second, local_time - first))
 
 
 def instant(utc: datetime) -> datetime:

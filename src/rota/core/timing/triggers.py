@@ -1,7 +1,7 @@
 """Slots of a schedule: trigger, time zone, window and bounds. Pure: the caller passes the time; instants are UTC.
 
-Cron and daylight saving time: see `dst.py`. Fixed times are never lost and never doubled; an expression that has all
-24 hours follows elapsed time.
+Cron expressions and recurrence rules are patterns of local times; `dst.py` converts them to instants by the choices of
+the schedule. A calendar removes or moves days of a pattern; of an interval it removes the slots on holidays.
 
 Windows. An instant is inside the window if its local time is, regardless of earlier clock changes. If the trigger has
 times of day inside, its slots outside do not exist (also those that a skipped hour pushed out of the window). If it has
@@ -11,30 +11,42 @@ summer has slots only in summer. Slots more than 50 years away do not exist.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import islice
 from math import gcd
 from typing import assert_never
 
 from rota.core.effort import spend
 from rota.core.errors import Invalid
-from rota.core.timing.cron import HORIZON_YEARS, calendar_of, normalize
-from rota.core.timing.describe import cron_words, span_words, timestamp_words
+from rota.core.order import After
+from rota.core.timing.calendars import HolidayRule
+from rota.core.timing.cron import (
+    HORIZON_YEARS,
+    MAX_EXPRESSION_LENGTH,
+    CronPattern,
+    normalize,
+    pattern_of,
+    with_holidays,
+)
 from rota.core.timing.dst import (
     SECOND,
     TICK,
-    clock_note,
-    last_cron,
-    next_cron,
+    DstGap,
+    DstRepeat,
+    last_local,
+    next_local,
     offset,
     zone_names,
     zone_of,
 )
 from rota.core.timing.grid import first_in_window, last_in_window
+from rota.core.timing.holiday_stretches import end_of_holidays, start_of_holidays
+from rota.core.timing.rrule_parts import normalize_rule, parts_of
+from rota.core.timing.rrules import RulePattern, check_rule, minutes_of_day, rule_pattern
+from rota.core.timing.spread import has_spread, without_spread
 from rota.core.timing.windows import (
     Window,
     closing,
@@ -60,6 +72,7 @@ class Cron:
     """A normalized expression, see `parse_cron`."""
 
     expression: str
+    seed: str = ""  # of `H` in the expression, see `spread.py`
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,16 @@ class Once:
     at: datetime
 
 
-Trigger = Cron | Every | Once
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """A normalized recurrence rule, see `rrules.py`. `anchor` is its DTSTART."""
+
+    rule: str
+    anchor: datetime
+    reaches_back: bool = False  # also has slots before the anchor
+
+
+Trigger = Cron | Every | Once | Recurring
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +110,27 @@ class Timing:
     starts_at: datetime | None = None  # slots >= starts_at
     ends_at: datetime | None = None  # slots < ends_at
     jitter: timedelta = timedelta(0)  # upper bound of the schedule's delay
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A future slot for display; `note` describes how a clock change affects it."""
-
-    at: datetime
-    local: datetime  # fixed offset: with a ZoneInfo, Python never compares a repeated hour equal to `at`
-    note: str | None
+    dst_gap: DstGap | None = None  # None: by the set of hours, see dst.py
+    dst_repeat: DstRepeat | None = None
+    holidays: HolidayRule | None = None
+    after: After | None = None  # whose jobs of the same slot go first; changes no slot
 
 
 # From text to timing
 
 
-def parse_cron(expression: object) -> Cron:
-    """Parse a cron expression or macro. Raises Invalid."""
+def parse_cron(expression: object, seed: str = "") -> Cron:
+    """Parse a cron expression or macro. `seed` decides what an `H` means. Raises Invalid."""
+    if isinstance(expression, str) and has_spread(expression) and len(expression) <= MAX_EXPRESSION_LENGTH:
+        text = " ".join(expression.split())
+        normalize(without_spread(text, seed))
+        return Cron(text.upper(), seed)
     return Cron(normalize(expression))
+
+
+def parse_rule(rule: object) -> str:
+    """Parse a recurrence rule of RFC 5545. Raises Invalid."""
+    return normalize_rule(rule)
 
 
 def parse_interval(value: object, field: str = "interval") -> timedelta:
@@ -152,8 +178,10 @@ def check_timing(timing: Timing, now: datetime) -> None:
         raise Invalid("jitter_seconds", timing.jitter.total_seconds(), f"must be 0 to {MAX_SPAN // SECOND}")
     if isinstance(timing.trigger, Once) and timing.trigger.at <= now:
         raise Invalid("run_at", timing.trigger.at.isoformat(), f"must be in the future; it is {now.isoformat()}")
-    if isinstance(timing.trigger, Cron) and not (starts_at or ends_at or timing.window):
-        calendar_of(timing.trigger.expression)  # raises if its days never occur
+    if isinstance(timing.trigger, Recurring):
+        check_rule(timing.trigger.rule, local_start(timing.trigger.anchor, timing.zone))
+    if isinstance(timing.trigger, Cron) and not (starts_at or ends_at or timing.window or timing.holidays):
+        cron_pattern(timing.trigger)  # raises if its days never occur
         return
     if next_slot(timing, now, now):
         return
@@ -163,6 +191,12 @@ def check_timing(timing: Timing, now: datetime) -> None:
         raise Invalid("starts_at", starts_at.isoformat(), f"leaves no slot: the next one is {slot.isoformat()}")
     if timing.window and next_slot(replace(timing, window=None, starts_at=None, ends_at=None), now):
         raise Invalid("window_start", f"{timing.window.start:%H:%M}", f"meets no slot within {HORIZON_YEARS} years")
+    if timing.holidays and next_slot(replace(timing, holidays=None, starts_at=None, ends_at=None), now):
+        raise Invalid(
+            "on_holiday",
+            timing.holidays.on_holiday,
+            f"leaves no slot: all are holidays of {timing.holidays.calendar.name}",
+        )
     match timing.trigger:
         case Cron(expression):
             raise Invalid("cron_expression", expression, f"has no slot within {HORIZON_YEARS} years")
@@ -170,6 +204,8 @@ def check_timing(timing: Timing, now: datetime) -> None:
             raise Invalid("interval", span.total_seconds(), f"has no slot within {HORIZON_YEARS} years")
         case Once(at):
             raise Invalid("run_at", at.isoformat(), f"must be before the year {LATEST.year}")
+        case Recurring(rule):
+            raise Invalid("rrule", rule, f"has no slot after now within {HORIZON_YEARS} years: COUNT or UNTIL ended it")
         case _:
             assert_never(timing.trigger)
 
@@ -178,11 +214,14 @@ def check_timing(timing: Timing, now: datetime) -> None:
 
 
 def reaching_back(timing: Timing, since: datetime) -> Timing:
-    """Return the timing, for an interval with its anchor moved back to the first slot of its grid from `since` on."""
+    """Return the timing with slots before its anchor, from `since` on: an interval on its grid, a recurrence rule
+    unless it has a COUNT."""
     match timing.trigger:
         case Every(span, anchor) if anchor > since:
             steps = (anchor - max(since, EARLIEST)) // span
             return replace(timing, trigger=Every(span, anchor - steps * span))
+        case Recurring(rule, anchor) if anchor > since and parts_of(rule).count is None:
+            return replace(timing, trigger=Recurring(rule, anchor, reaches_back=True))
         case _:
             return timing
 
@@ -197,13 +236,20 @@ def next_slot(timing: Timing, after: datetime, since: datetime | None = None) ->
         if after >= LATEST:
             return None
         after = EARLIEST
-    if timing.window is None:
-        slot = next_of_trigger(timing.trigger, timing.zone, after)
-    else:
-        slot = next_in_window(timing, timing.window, after, since)
+    slot = next_in_bounds(timing, after, since)
+    if timing.holidays and isinstance(timing.trigger, Every):
+        while slot and (end := end_of_holidays(timing.holidays, timing.zone, slot)):
+            spend()
+            slot = next_in_bounds(timing, end - TICK, None) if end < LATEST else None
     if slot is None or slot >= (timing.ends_at or LATEST):
         return None
     return slot
+
+
+def next_in_bounds(timing: Timing, after: datetime, since: datetime | None) -> datetime | None:
+    if timing.window is None:
+        return next_of_trigger(timing, after)
+    return next_in_window(timing, timing.window, after, since)
 
 
 def last_slot(timing: Timing, until: datetime, since: datetime) -> datetime | None:
@@ -215,11 +261,18 @@ def last_slot(timing: Timing, until: datetime, since: datetime) -> datetime | No
         until = min(until, timing.ends_at - TICK)
     if until <= since:
         return None
-    if timing.window is None:
-        slot = last_of_trigger(timing.trigger, timing.zone, until)
-    else:
-        slot = last_of_window(timing, timing.window, until, since)
+    slot = last_in_bounds(timing, until, since)
+    if timing.holidays and isinstance(timing.trigger, Every):
+        while slot and slot > since and (start := start_of_holidays(timing.holidays, timing.zone, slot)):
+            spend()
+            slot = last_in_bounds(timing, start - TICK, since)
     return slot if slot and slot > since else None
+
+
+def last_in_bounds(timing: Timing, until: datetime, since: datetime) -> datetime | None:
+    if timing.window is None:
+        return last_of_trigger(timing, until)
+    return last_of_window(timing, timing.window, until, since)
 
 
 def slots_between(
@@ -261,123 +314,67 @@ def window_close(timing: Timing, at: datetime) -> datetime | None:
     return closing(window, zone, opening(window, zone, at)) if window else None
 
 
-# Descriptions
-
-
-def describe(timing: Timing) -> str:
-    """Return the timing as a short English phrase."""
-    zone, window = zone_of(timing.zone), timing.window
-    match timing.trigger:
-        case Cron(expression):
-            text, in_local_time = cron_words(calendar_of(expression))
-        case Every(span):
-            text, in_local_time = f"every {span_words(span)}", False
-        case Once(at):
-            text, in_local_time = f"once at {timestamp_words(at.astimezone(zone))}", True
-        case _:
-            assert_never(timing.trigger)
-    if in_local_time:
-        text += f" ({timing.zone})"
-    if window:
-        moved = moves_into_window(timing.trigger, timing.zone, window)
-        hours = f"{window.start:%H:%M} and {window.end:%H:%M}"
-        text += f", moved to the window between {hours}" if moved else f", between {hours}"
-        text += "" if in_local_time else f" ({timing.zone})"
-    if timing.starts_at:
-        text += f", from {timestamp_words(timing.starts_at)} UTC"
-    if timing.ends_at:
-        text += f", until {timestamp_words(timing.ends_at)} UTC"
-    if timing.jitter:
-        text += f", up to {span_words(timing.jitter, single='1 ')} later"
-    return text
-
-
-def preview(timing: Timing, after: datetime, count: int, since: datetime | None = None) -> list[Preview]:
-    """Return the next `count` slots; `since` as in `next_slot`."""
-    zone, trigger = zone_of(timing.zone), timing.trigger
-    calendar = calendar_of(trigger.expression) if isinstance(trigger, Cron) else None
-    slots = islice(slots_between(timing, after, LATEST, since), count)
-    return [
-        Preview(slot, slot.astimezone(timezone(offset(zone, slot))), clock_note(calendar, zone, slot)) for slot in slots
-    ]
-
-
-# JSON
-
-
-def dump(timing: Timing) -> dict[str, object]:
-    """Return the timing as JSON data; `load` restores it."""
-    match timing.trigger:
-        case Cron(expression):
-            trigger: dict[str, object] = {"type": "cron", "expression": expression}
-        case Every(span, anchor):
-            trigger = {"type": "interval", "microseconds": span // TICK, "anchor": anchor.isoformat()}
-        case Once(at):
-            trigger = {"type": "once", "at": at.isoformat()}
-        case _:
-            assert_never(timing.trigger)
-    window = timing.window
-    return {
-        "trigger": trigger,
-        "zone": timing.zone,
-        "window": [window.start.isoformat(), window.end.isoformat()] if window else None,
-        "starts_at": timing.starts_at.isoformat() if timing.starts_at else None,
-        "ends_at": timing.ends_at.isoformat() if timing.ends_at else None,
-        "jitter_microseconds": timing.jitter // TICK,
-    }
-
-
-def load(data: Mapping[str, object]) -> Timing:
-    """Restore a timing from `dump`. Raises Invalid for anything else, such as a damaged row."""
-    try:
-        match data["trigger"]:
-            case {"type": "cron", "expression": expression}:
-                trigger: Trigger = parse_cron(expression)
-            case {"type": "interval", "microseconds": int(span), "anchor": anchor} if span > 0:
-                trigger = Every(TICK * span, parse_instant(anchor, "anchor"))
-            case {"type": "once", "at": at}:
-                trigger = Once(parse_instant(at, "run_at"))
-            case _:
-                raise ValueError
-        bounds = [parse_instant(data[key], key) if data[key] else None for key in ("starts_at", "ends_at")]
-        match data["window"], data["jitter_microseconds"]:
-            case None, int(jitter):
-                window = None
-            case [str(start), str(end)], int(jitter):
-                window = Window(time.fromisoformat(start), time.fromisoformat(end))
-            case _:
-                raise ValueError
-        return Timing(trigger, parse_zone(data["zone"]), window, bounds[0], bounds[1], TICK * jitter)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-        raise Invalid("timing", data, "is not a stored timing") from None
-
-
 # Triggers without window and bounds
 
 
-def next_of_trigger(trigger: Trigger, zone: str, after: datetime) -> datetime | None:
-    match trigger:
-        case Cron(expression):
-            return next_cron(calendar_of(expression), zone_of(zone), after)
+def next_of_trigger(timing: Timing, after: datetime) -> datetime | None:
+    match timing.trigger:
         case Every(span, anchor):
             slot = anchor + span * max(0, (after - anchor) // span + 1)
             return slot if slot < LATEST else None
         case Once(at):
             return at if after < at < LATEST else None
         case _:
-            assert_never(trigger)
+            return next_local(local_pattern(timing), zone_of(timing.zone), after)
 
 
-def last_of_trigger(trigger: Trigger, zone: str, until: datetime) -> datetime | None:
-    match trigger:
-        case Cron(expression):
-            return last_cron(calendar_of(expression), zone_of(zone), until)
+def last_of_trigger(timing: Timing, until: datetime) -> datetime | None:
+    match timing.trigger:
         case Every(span, anchor):
             return anchor + span * ((until - anchor) // span) if until >= anchor else None
         case Once(at):
             return at if at <= until else None
         case _:
-            assert_never(trigger)
+            return last_local(local_pattern(timing), zone_of(timing.zone), until)
+
+
+def local_pattern(timing: Timing) -> CronPattern | RulePattern:
+    """Return the local times of a cron expression or recurrence rule, with the choices of the schedule."""
+    match timing.trigger:
+        case Cron() as cron if timing.dst_gap is None and timing.dst_repeat is None and timing.holidays is None:
+            return cron_pattern(cron)
+        case Cron() | Recurring() as trigger:
+            return chosen_pattern(trigger, timing.zone, timing.dst_gap, timing.dst_repeat, timing.holidays)
+        case _:
+            raise TypeError(f"{timing.trigger} has no local times")
+
+
+def cron_pattern(cron: Cron) -> CronPattern:
+    """Return the pattern of an expression, by the rules for schedules that choose nothing."""
+    expression = cron.expression
+    return pattern_of(without_spread(expression, cron.seed) if "H" in expression else expression)
+
+
+@lru_cache(maxsize=4096)
+def chosen_pattern(
+    trigger: Cron | Recurring, zone: str, gap: DstGap | None, repeat: DstRepeat | None, holidays: HolidayRule | None
+) -> CronPattern | RulePattern:
+    skips_gap = None if gap is None else gap == "skip"
+    in_both_passes = None if repeat is None else repeat == "both"
+    if isinstance(trigger, Recurring):
+        start = local_start(trigger.anchor, zone)
+        rule = rule_pattern(trigger.rule, start, zone, skips_gap, in_both_passes)
+        return replace(rule, holidays=holidays, reaches_back=trigger.reaches_back)
+    cron = cron_pattern(trigger)
+    cron = cron._replace(
+        skips_gap=cron.skips_gap if skips_gap is None else skips_gap,
+        in_both_passes=cron.in_both_passes if in_both_passes is None else in_both_passes,
+    )
+    return cron if holidays is None else with_holidays(cron, holidays)
+
+
+def local_start(anchor: datetime, zone: str) -> datetime:
+    return anchor.astimezone(zone_of(zone)).replace(tzinfo=None, fold=0)
 
 
 # Triggers in a window
@@ -389,16 +386,16 @@ def next_in_window(timing: Timing, window: Window, after: datetime, since: datet
         if not inside(window, zone, after):
             after = last_closing(window, zone, after) - TICK  # slots due since then move into the window
             after = max(after, since) if since else after
-        slot = next_of_trigger(trigger, timing.zone, after)
+        slot = next_of_trigger(timing, after)
         return opening(window, zone, slot) if slot else None
     end = after + HORIZON_YEARS * 366 * DAY
     if isinstance(trigger, Every):
         bounds = since_midnight(window.start), window_length(window)
         return first_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, after, min(end, LATEST))
-    slot = next_of_trigger(trigger, timing.zone, after)
+    slot = next_of_trigger(timing, after)
     while slot and not inside(window, zone, slot):
         spend()
-        slot = next_of_trigger(trigger, timing.zone, opening(window, zone, slot) - TICK) if slot < end else None
+        slot = next_of_trigger(timing, opening(window, zone, slot) - TICK) if slot < end else None
     return slot
 
 
@@ -407,16 +404,16 @@ def last_of_window(timing: Timing, window: Window, until: datetime, since: datet
     if moves_into_window(trigger, timing.zone, window):
         if not inside(window, zone, until):
             until = last_closing(window, zone, until) - TICK  # slots due since then have not moved yet
-        slot = last_of_trigger(trigger, timing.zone, until)
+        slot = last_of_trigger(timing, until)
         return opening(window, zone, slot) if slot else None
     since = max(since, until - HORIZON_YEARS * 366 * DAY)
     if isinstance(trigger, Every):
         bounds = since_midnight(window.start), window_length(window)
         return last_in_window(trigger.span, trigger.anchor, *bounds, timing.zone, until, since)
-    slot = last_of_trigger(trigger, timing.zone, until)
+    slot = last_of_trigger(timing, until)
     while slot and not inside(window, zone, slot):
         spend()
-        slot = last_of_trigger(trigger, timing.zone, last_closing(window, zone, slot) - TICK) if slot > since else None
+        slot = last_of_trigger(timing, last_closing(window, zone, slot) - TICK) if slot > since else None
     return slot
 
 
@@ -424,8 +421,11 @@ def last_of_window(timing: Timing, window: Window, until: datetime, since: datet
 def moves_into_window(trigger: Trigger, zone: str, window: Window) -> bool:
     """Whether the trigger has no time of day inside the window, so that its slots move into it."""
     match trigger:
-        case Cron(expression):
-            return not any(window.holds(time(*divmod(minute, 60))) for minute in calendar_of(expression).times)
+        case Cron() as cron:
+            return not any(window.holds(time(*divmod(minute, 60))) for minute in cron_pattern(cron).times)
+        case Recurring(rule, anchor):
+            minutes = minutes_of_day(rule, local_start(anchor, zone))
+            return not any(window.holds(time(*divmod(minute, 60))) for minute in minutes)
         case Every(span, anchor):
             grid = TICK * gcd(span // TICK, DAY // TICK)  # its times of day are the multiples of this, shifted
             length = window_length(window)

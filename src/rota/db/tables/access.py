@@ -11,6 +11,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     false,
     text,
 )
@@ -36,6 +37,7 @@ orgs = Table(
     Column("frozen_at", Instant),
     Column("frozen_until", Instant),
     Column("freeze_reason", Text),
+    Column("freeze_revision", Integer, nullable=False, server_default="0"),  # counts changes of its freeze windows
     Column("created_at", Instant, nullable=False),
 )
 
@@ -44,16 +46,32 @@ users = Table(  # a person is known per org: an admin of one org cannot set a pa
     metadata,
     Column("id", Id, primary_key=True),
     Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
-    Column("email", String(320)),  # none: the org's `system` user, for whom code and the first key act
+    Column(
+        "email", String(320)
+    ),  # none: the org's `system` user, for whom code and the first key act; else see accounts
     Column("name", Name, nullable=False),
     Column("password_hash", Text),
     Column("role", String(20), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Column("deleted_at", Instant),
+    Column("type", String(10), nullable=False, server_default="person"),  # `person`, or `service` for service accounts
+    Column("scopes", Json),  # of a service account: limits those of its keys
+    Column("disabled_at", Instant),
+    Column("disabled_by", String(10)),  # `admin`, or `provider`: undone by the next sign-in with a role
+    Column("oidc_issuer", String(500)),
+    Column("oidc_subject", String(255)),
 )
 partial_index("ix_users_email", users.c.org_id, users.c.email, where=text("deleted_at IS NULL"), unique=True)
 partial_index("ix_users_system", users.c.org_id, where=text("email IS NULL"), unique=True)
+partial_index(
+    "ix_users_oidc",
+    users.c.org_id,
+    users.c.oidc_issuer,
+    users.c.oidc_subject,
+    where=text("oidc_subject IS NOT NULL AND deleted_at IS NULL"),
+    unique=True,
+)
 
 api_keys = Table(
     "api_keys",
@@ -98,8 +116,31 @@ login_sessions = Table(  # of the dashboard; logging out deletes the row
     Column("created_at", Instant, nullable=False),
     Column("last_used_at", Instant, nullable=False),
     Column("expires_at", Instant, nullable=False),
+    Column("method", String(10)),  # how it began: `password`, `link`, `oidc`
     Index("ix_login_sessions_org", "org_id", "id"),
     Index("ix_login_sessions_user", "user_id"),
+)
+
+saved_views = Table(  # named filters of runs
+    "saved_views",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("org_id", Id, ForeignKey("orgs.id"), nullable=False),
+    Column("owner_id", Id, ForeignKey("users.id"), nullable=False),
+    Column("name", Name, nullable=False),
+    Column("filter", Json, nullable=False),
+    Column("visibility", String(10), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("org_id", "owner_id", "name"),
+    Index("ix_saved_views_name", "org_id", "name", "id"),
+)
+
+oidc_nonces = Table(  # of completed sign-ins, until their ID tokens are too old: each ID token signs in once
+    "oidc_nonces",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("expires_at", Instant, nullable=False),
 )
 
 audit_log = Table(  # append-only

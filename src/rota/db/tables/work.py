@@ -1,6 +1,7 @@
 """Tasks, pipelines and artifacts."""
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     ForeignKey,
@@ -73,6 +74,7 @@ pipelines = Table(
     Column("version", Integer, nullable=False),
     Column("max_runs", Integer),  # of its runs that are kept, where that is fewer than by age
     Column("max_age_days", Integer),
+    Column("increment", Json),  # columns by append_by, merge_by or partition_by; null: runs replace the table
     Column("source", String(10), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
@@ -89,6 +91,7 @@ pipeline_versions = Table(  # append-only: the pipeline as a run ran it
     Column("type", String(10), nullable=False),
     Column("sql", Text),
     Column("function", Name),
+    Column("increment", Json),
     Column("created_at", Instant, nullable=False),
 )
 
@@ -132,9 +135,22 @@ artifacts = Table(  # results of runs beside their outcome; a run is the root of
     Column("level", Integer, nullable=False),
     Column("label", Name, nullable=False),
     Column("content_type", Name, nullable=False),
-    Column("content", LargeBinary, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # empty if it is in the object store
     Column("created_at", Instant, nullable=False),
+    Column("object_key", String(200)),  # of the object with the content, below ROTA_ARTIFACTS_URL
+    Column("size", BigInteger),  # of that object, in bytes
+    Column("sha256", String(64)),
     Index("ix_artifacts_org", "org_id", "id"),
     Index("ix_artifacts_run", "run_id"),
     Index("ix_artifacts_parent", "parent_id"),
+)
+
+object_operations = Table(  # uploads whose artifact is not stored yet, and deletions of objects that are not done
+    "object_operations",
+    metadata,
+    Column("object_key", String(200), primary_key=True),
+    Column("org_id", Id, nullable=False),
+    Column("operation", String(10), nullable=False),
+    Column("updated_at", Instant, nullable=False),  # an upload renews it; database clock
+    Index("ix_object_operations_updated", "operation", "updated_at"),
 )

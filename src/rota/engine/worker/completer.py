@@ -14,12 +14,14 @@ from rota.core.model import AttemptResult, FinishResult
 from rota.core.policy import Failure, FailureClass
 from rota.core.states import Status
 from rota.db.dialect import Tx
-from rota.engine import finishing, runs
+from rota.db.retry import retry_until_available
+from rota.engine import children, finishing, runs
 from rota.engine.run_end_log import log_ended
 from rota.engine.runner import Follows, LogLine
 from rota.engine.worker.prefetch import GATHER_SECONDS, Prefetch
 from rota.engine.worker.registration import Registration
 
+DELIVER_SECONDS = 5.0
 RESULT_BATCH_ROWS = 500  # also bounds the advisory locks of one transaction
 
 
@@ -73,7 +75,7 @@ class Completer:
                 self.logs = lines + self.logs
                 await real_sleep(random.uniform(0.2, 1))
                 return
-            except asyncio.CancelledError:  # `Worker.close_out` stores them
+            except BaseException:  # canceled, and `Worker.close_out` stores them; or an error, and the loop tries again
                 self.logs = lines + self.logs
                 raise
             del self.results[: len(batch)]
@@ -83,9 +85,9 @@ class Completer:
     def report(self, batch: Sequence[AttemptResult], lost: Sequence[AttemptResult]) -> None:
         """Log and count results that are stored, and wake the scheduler for those with another attempt."""
         lost_ids = {result.run_id for result in lost}
-        ended = [result for result in batch if not result.not_started and result.run_id not in lost_ids] + list(lost)
+        ended = [result for result in batch if result.ended and result.run_id not in lost_ids] + list(lost)
         log_ended(ended)
-        self.engine.metrics.ended(ended, len(lost))
+        self.engine.metrics.refused(lost)
         for result in lost:
             log.error("lease lost before the result came: recorded as lost", job=result.job.id, run=result.run_id)
         self.engine.wake.notify_followers()
@@ -121,8 +123,22 @@ class Completer:
         db, runners = self.engine.db, self.engine.runners
         kinds = {result.job.kind for result in batch}
         follows = {kind: runner for kind in kinds if isinstance(runner := runners[kind], Follows)}
-        execute = db.statement if finishing.is_plain(batch) and not lines and not follows else db.tx
-        return await execute(write_results, batch, lines, self.registration.id, self.engine.clock, follows)
+        if finishing.is_plain(batch) and not lines and not follows:
+            finished = await db.statement(finishing.finish_plain(batch, self.registration.id, self.engine.clock.now))
+            self.engine.metrics.ended(result for result in batch if result.run_id in finished.run_ids)
+            if finished.followed:
+                await self.deliver(finished.followed)
+            return FinishResult(finished.run_ids, bool(finished.followed))
+        return await db.tx(write_results, batch, lines, self.registration.id, self.engine.clock, follows)
+
+    async def deliver(self, job_ids: Sequence[str]) -> None:
+        """Wake the jobs that wait for the end of these. If the database is unavailable, maintenance does it."""
+        try:
+            await retry_until_available(
+                lambda: self.engine.db.tx(children.deliver_ended, job_ids, self.engine.clock.now()), DELIVER_SECONDS
+            )
+        except Unavailable as error:
+            log.warning("ended jobs are not delivered to their parents yet", count=len(job_ids), error=error.message)
 
 
 def internal_failure_of(result: AttemptResult, error: DataRefused) -> AttemptResult:

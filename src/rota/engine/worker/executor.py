@@ -1,6 +1,6 @@
 """Executes attempts. One attempt is a pipeline of steps (`Executor.run`):
 
-check deadline → prepare → authorize → record start → start timeout → execute
+check deadline → prepare → authorize → await limits → record start → start timeout → execute
 
 and, when its task is done, classify outcome → completer. A job that acts outside Rota, or whose worker died, has its
 start recorded before it executes; the starts of other long runs are recorded in batches while they run.
@@ -25,6 +25,7 @@ from rota.engine.worker.completer import Completer
 from rota.engine.worker.outcome import LostBeforeStart, classify_outcome, internal_failure, timeout_of
 from rota.engine.worker.prefetch import Prefetch
 from rota.engine.worker.registration import Registration
+from rota.engine.worker.start_limits import StartLimits
 
 log = structlog.get_logger("rota.worker")
 
@@ -38,12 +39,18 @@ class Executor:
         self.registration, self.engine, self.active = registration, registration.engine, active
         self.prefetch, self.completer = prefetch, completer
         self.launched = asyncio.Event()
+        self.limits = StartLimits(registration)
         self._isolated_places = asyncio.Semaphore(MAX_ISOLATED_RUNS)
         self._alone_place = asyncio.Semaphore(1)  # see Job.alone
 
     def start(self, job: Job, now: datetime) -> None:
-        """Start the next attempt at a job."""
-        self.launch(Attempt(job, new_id(), job.attempt + 1, now))
+        """Start the next attempt at a job, or go on with the one that was suspended."""
+        waiting = job.waiting
+        if waiting is None:
+            self.launch(Attempt(job, new_id(), job.attempt + 1, now))
+        else:
+            started_at = datetime.fromisoformat(waiting["started_at"])
+            self.launch(Attempt(job, waiting["run_id"], job.attempt + 1, started_at))
 
     def launch(self, attempt: Attempt, prepare: Prepare | None = None) -> None:
         """Run an attempt as a task; `prepare` replaces that of its runner."""
@@ -51,13 +58,13 @@ class Executor:
         run = self.active[attempt.job.id] = ActiveRun(attempt, self.context_of(attempt), prepare)
         self.prefetch.shares.begin(attempt.job.org_id)
         self.launched.set()
-        execute, tracing = self.run_isolated if attempt.job.isolated else self.run, self.engine.tracing
+        execute, tracing = self.run_isolated if run.ctx.isolated else self.run, self.engine.tracing
         steps = execute(run) if tracing is None else tracing.run(attempt, lambda: execute(run))
         run.task = asyncio.get_running_loop().create_task(steps)
         run.task.add_done_callback(partial(self.complete, run))
 
     def context_of(self, attempt: Attempt) -> RunContext:
-        engine, run_log = self.engine, RunLog(attempt.run_id, self.engine.clock.now)
+        engine, run_log = self.engine, RunLog(attempt.run_id, self.engine.clock.now, attempt.job)
         return RunContext(
             attempt.job,
             attempt.run_id,
@@ -66,6 +73,7 @@ class Executor:
             run_log,
             attempt.job.isolated,
             engine.settings.cancel_grace,
+            started_at=attempt.started_at,
             _engine=engine,
             has_room=self.prefetch.has_room,
         )
@@ -76,24 +84,38 @@ class Executor:
         """Run an attempt at a job that may have killed a worker: few at once or, after three deaths, one. While it
         waits for a place it has not started, so the death of this worker is no evidence against it."""
         async with self._alone_place if run.attempt.job.alone else self._isolated_places:
-            run.attempt = replace(run.attempt, started_at=self.engine.clock.now())
+            if run.attempt.job.waiting is None:
+                run.attempt = replace(run.attempt, started_at=self.engine.clock.now())
             return await self.run(run)
 
     async def run(self, run: ActiveRun) -> object:
         """One attempt from the first check to the outcome of the work. Each step may end it by raising."""
         run.started = True
+        job, info = run.attempt.job, run.ctx.info
         self.check_deadline(run)
         work = await self.prepare(run)
-        await self.authorize(run)
-        await self.record_start(run)
-        self.start_timeout(run)
-        return await self.execute(run, work)
+        if job.terms.grant_id is not None and not info.checks_grant:
+            await self.authorize(run)
+        if (info.limits is not None or self.limits.rated_queues) and not info.marked:
+            run.started = False  # it has no start to record before it is admitted
+            await self.limits.enter(run)
+            run.started = True
+        run.start_recorded = info.marked
+        if not info.marked and (info.marks_first or job.suspect):
+            await self.record_start(run)
+        timeout = timeout_of(job, info, self.engine.settings)
+        if timeout is not None and not info.delegates:
+            run.start_timeout(timeout)
+        if info.heartbeat is not None:
+            run.expect_heartbeats(info.heartbeat)
+        current_log.set(run.ctx.log)
+        return await work()
 
     def check_deadline(self, run: ActiveRun) -> None:
         """Raise Skipped if the first attempt comes after the start deadline of the job."""
         job = run.attempt.job
         too_late = job.terms.too_late(run.attempt.started_at)
-        if too_late is not None and job.attempt == 0:
+        if too_late is not None and job.attempt == 0 and job.waiting is None:
             raise Skipped(too_late)
 
     async def prepare(self, run: ActiveRun) -> Work:
@@ -106,26 +128,12 @@ class Executor:
     async def authorize(self, run: ActiveRun) -> None:
         """GRANT_NOT_SESSION: raise Skipped if the grant of the job does not hold at its start."""
         job, info = run.attempt.job, run.ctx.info
-        if job.terms.grant_id is not None:
-            await retry_until_available(lambda: self.engine.authorize(job, info.resource or info.name or job.target))
+        await retry_until_available(lambda: self.engine.authorize(job, info.resource or info.name or job.target))
 
     async def record_start(self, run: ActiveRun) -> None:
-        """Record the start first where a crash would leave doubt. Raises LostBeforeStart if the lease is lost."""
-        run.start_recorded = run.ctx.info.marked
-        if not run.start_recorded and (run.attempt.job.suspect or run.ctx.info.marks_first):
-            lost = await retry_until_available(lambda: self.record_starts([run]))
-            if lost:
-                raise LostBeforeStart
-
-    def start_timeout(self, run: ActiveRun) -> None:
-        info = run.ctx.info
-        timeout = timeout_of(run.attempt.job, info, self.engine.settings)
-        if timeout is not None and not info.delegates:
-            run.start_timeout(timeout)
-
-    async def execute(self, run: ActiveRun, work: Work) -> object:
-        current_log.set(run.ctx.log)
-        return await work()
+        """Record the start first, because a crash would leave doubt. Raises LostBeforeStart if the lease is lost."""
+        if await retry_until_available(lambda: self.record_starts([run])):
+            raise LostBeforeStart
 
     # end
 
@@ -172,7 +180,7 @@ class Executor:
 
     async def record_starts(self, started: Sequence[ActiveRun]) -> list[ActiveRun]:
         """Record that these runs started; stops and returns those whose lease is lost."""
-        kept = await self.engine.db.tx(finishing.mark_started, [run.attempt for run in started])
+        kept = await self.engine.db.statement(finishing.mark_started_statement([run.attempt for run in started]))
         lost = []
         for run in started:
             run.start_recorded = True

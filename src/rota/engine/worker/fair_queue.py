@@ -37,8 +37,10 @@ class FairQueue:
     def next(self, full: Collection[str] = ()) -> Job | None:
         """Remove and return the first job of the org whose turn it is, passing over orgs that are `full`; the turn goes
         to the next org. None if every org with a job is full."""
-        org_id = next((org for org in self._by_org if org not in full), None)
-        if org_id is None:
+        for org_id in self._by_org:
+            if org_id not in full:
+                break
+        else:
             return None
         fifo = self._by_org[org_id]
         job = fifo.popleft()

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Collection, Sequence
 
-from rota.core.fair_shares import Lane
+from rota.core.fair_shares import Lane, divide_claims
 from rota.core.model import Job
 from rota.engine import claiming
 from rota.engine.worker.registration import Registration
@@ -36,7 +36,7 @@ class LaneClaims:
         if org_room is not None and org_room < room:
             return []  # `claim_from_lanes` counts the shares of orgs
         worker, routes = self.registration.id, self.registration.routes
-        return await self.db.statement(claiming.claim_sole, self.sole, worker=worker, routes=routes, room=room)
+        return await self.db.statement(claiming.claim_sole(self.sole, worker=worker, routes=routes, room=room))
 
     async def claim_from_lanes(self, room: int) -> list[Job]:
         """Read which lanes have ready jobs and claim from them."""
@@ -73,13 +73,11 @@ class LaneClaims:
         lanes = [lane for lane in lanes if rooms[lane.org_id] != 0]
         if not lanes:
             return []
-        execute = self.db.statement if all(lane.cap is None for lane in lanes) else self.db.tx
-        return await execute(
-            claiming.claim,
-            lanes,
-            worker=self.registration.id,
-            routes=self.registration.routes,
-            room=room,
-            turn=self.turn,
-            org_room={org_id: org_room for org_id, org_room in rooms.items() if org_room is not None},
-        )
+        worker, routes = self.registration.id, self.registration.routes
+        org_room = {org_id: org_room for org_id, org_room in rooms.items() if org_room is not None}
+        if any(lane.cap is not None for lane in lanes):
+            return await self.db.tx(
+                claiming.claim, lanes, worker=worker, routes=routes, room=room, turn=self.turn, org_room=org_room
+            )
+        shares = divide_claims(lanes, room, self.turn, org_room)
+        return await self.db.statement(claiming.lease_from(shares, worker, routes))

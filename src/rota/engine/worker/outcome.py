@@ -8,18 +8,19 @@ from rota.core.policy import (
     QUARANTINE_CRASHES,
     RECONCILIATION,
     TRANSIENT_RETRY,
+    Fail,
     Failure,
     FailureClass,
-    GiveUp,
     Park,
     Retry,
-    RetryAfter,
+    RetryLater,
     after_failure,
     classify,
 )
 from rota.core.states import Move, Status
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.runner import Busy, Canceled, ChildCrashed, SetAside, Skipped
+from rota.engine.worker import active_run
 from rota.engine.worker.active_run import ActiveRun
 
 NO_RETRY = Retry(0)
@@ -56,7 +57,12 @@ def classify_outcome(
         return replace(result, status=Status.SKIPPED, reason=error.reason, started_at=None, error=details)
     if isinstance(error, Canceled):
         return replace(result, status=Status.CANCELED, reason=error.by)
+    suspension = run.ctx.suspension
     match run.stopped_for:
+        case None | "shutdown" if suspension is not None:  # what its code raised on the way out does not count
+            reason = suspension.waiting["for"]
+            suspended = replace(result, status=Status.PAUSED, reason=reason, move=Move.SUSPEND)
+            return replace(suspended, run_at=suspension.run_at, suspension=suspension)
         case None if isinstance(error, Busy):
             run_at = attempt.job.terms.not_before(now + error.delay)
             return replace(result, status=Status.PENDING, started_at=None, move=Move.BACK_OFF, run_at=run_at)
@@ -70,6 +76,11 @@ def classify_outcome(
             limit = timeout_of(attempt.job, info, settings)
             text = f"still running after {limit.total_seconds():g} s" if limit else "it took too long"
             failure = Failure(FailureClass.TIMEOUT, "Timeout", text)
+            return failed_attempt(attempt, info, failure, now, settings.transient_retry)
+        case active_run.NO_HEARTBEAT:
+            seconds = 0.0 if info.heartbeat is None else info.heartbeat.total_seconds()
+            text = f"no heartbeat for {seconds:g} s: its code did not call ctx.heartbeat() in time"
+            failure = Failure(FailureClass.TIMEOUT, "HeartbeatTimeout", text, code="heartbeat_timeout")
             return failed_attempt(attempt, info, failure, now, settings.transient_retry)
         case "lost":
             return replace(result, status=Status.LOST, move=Move.HAND_BACK, run_at=now) if run.started else None
@@ -112,15 +123,15 @@ def failed_attempt(
         info=info,
     )
     retry = NO_RETRY if info.delegates else job.terms.retry or info.retry
-    match after_failure(failure, retry, job.tries + 1, transient_retry):
-        case RetryAfter(delay):
+    match after_failure(failure, retry, job.tries + 1, transient_retry, job.id):
+        case RetryLater(delay):
             again = replace(result, move=Move.BACK_OFF, run_at=job.terms.not_before(now + delay))
             if failure_class is FailureClass.INDETERMINATE:
                 return replace(again, status=Status.PAUSED, reason=RECONCILIATION, counts=False)
             return replace(again, status=Status.PAUSED) if failure_class is FailureClass.TRANSIENT else again
         case Park(reason):
             return replace(result, status=Status.PAUSED, reason=reason, move=Move.PARK)
-        case GiveUp():
+        case Fail():
             return replace(result, move=Move.PARK) if job.parks_on_failure else result
 
 

@@ -15,6 +15,7 @@ import structlog
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import Unavailable
 from rota.core.model import AttemptResult, Job, LeaseOffer
+from rota.engine.instruments import CLAIMS, FROM_QUEUE
 from rota.engine.worker.active_run import ActiveRun, ActiveRuns
 from rota.engine.worker.claim_gate import ClaimGate
 from rota.engine.worker.fair_queue import FairQueue
@@ -104,6 +105,8 @@ class Prefetch:
                 self.caught_up = not more and self.unlimited
             else:
                 claimed, more = await self.lanes.claim_for_other_orgs(self.waiting.orgs), False
+            if claimed:
+                self.engine.metrics.add(CLAIMS, FROM_QUEUE, amount=len(claimed))
             return await self.receive(claimed) and more
 
     @asynccontextmanager
@@ -190,7 +193,8 @@ class Prefetch:
     def resize(self, batch: Sequence[AttemptResult]) -> None:
         """Set the prefetch size: how many jobs the free places should finish within PREFETCH_SECONDS, by the mean
         duration of these results. Long jobs are not prefetched, so that other workers can claim them."""
-        spans = [(result.started_at, result.finished_at) for result in batch[-DURATION_SAMPLE_RESULTS:]]
+        last = [result for result in batch[-DURATION_SAMPLE_RESULTS:] if result.job.waiting is None]
+        spans = [(result.started_at, result.finished_at) for result in last]  # a resumed run began before its wait
         seconds = [(end - start).total_seconds() for start, end in spans if start is not None]
         mean = sum(seconds) / len(seconds) if seconds else PREFETCH_SECONDS
         places = self.engine.settings.concurrency - len(self.long_runs())

@@ -11,8 +11,9 @@ import structlog
 
 from rota.core.errors import Unavailable
 from rota.core.ids import new_id
+from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
-from rota.engine import finishing, workers
+from rota.engine import finishing, worker_metrics, workers
 from rota.engine.commands import Engine
 from rota.version import __version__
 
@@ -28,15 +29,16 @@ class Registration:
         self.engine, self.queues, self.org_slugs = engine, queues, org_slugs
         self.id = new_id()
         self.org_ids: Collection[str] | None = None  # of `org_slugs`, as last read
+        self.routes: list[str] = []  # what it claims
+        self.refresh_routes()
         self.registered = False
         self.draining = False
         self.lost = False  # its lease is lost: other workers may have its jobs
         self.finished = asyncio.Event()  # ends the loops of the worker
 
-    @property
-    def routes(self) -> list[str]:
-        """What this process can run."""
-        return sorted({route for runner in self.engine.runners.values() for route in runner.routes()})
+    def refresh_routes(self) -> None:
+        """Read from the runners what this process can run now. Not done for each claim: it takes 0.06 ms."""
+        self.routes = sorted({route for runner in self.engine.runners.values() for route in runner.routes()})
 
     @property
     def stopping(self) -> bool:
@@ -63,27 +65,45 @@ class Registration:
 
     async def store(self) -> None:
         """Register in the database: from now on this worker may hold jobs."""
-        settings, kinds, routes = self.engine.settings, sorted(self.engine.runners), self.routes
-        await self.engine.db.tx(
-            lambda tx: workers.register(
+        self.refresh_routes()
+        settings, kinds, metrics = self.engine.settings, sorted(self.engine.runners), self.engine.metrics
+
+        def register(tx: Tx) -> object:
+            workers.register(
                 tx,
                 worker=self.id,
                 pid=os.getpid(),
                 version=__version__,
                 concurrency=settings.concurrency,
                 kinds=kinds,
-                routes=routes,
+                routes=self.routes,
                 queues=self.queues,
                 lease=settings.lease,
                 now=self.engine.clock.now(),
             )
-        )
+            self.engine.apply_version_rules(tx)
+            return worker_metrics.snapshot_of(tx, metrics.source)
+
+        metrics.begin_registration(self.id, await self.engine.db.tx(register))
         self.registered = True
 
     async def announce(self) -> None:
-        """Store the routes again, after they changed."""
-        await self.engine.db.tx(workers.set_routes, self.id, self.routes)
+        """Claim and store the current routes, after they changed."""
+        self.refresh_routes()
+
+        def announce(tx: Tx) -> None:
+            workers.set_routes(tx, self.id, self.routes)
+            self.engine.apply_version_rules(tx)
+
+        await self.engine.db.tx(announce)
 
     async def end(self) -> None:
-        """End the registration in the database."""
-        await self.engine.db.tx(workers.stop, self.id, self.engine.clock.now())
+        """End the registration in the database. If its lease was lost, a later registration of this process stores the
+        metrics."""
+        metrics = None if self.lost else self.engine.metrics.snapshot()
+
+        def stop(tx: Tx) -> None:
+            workers.stop(tx, self.id, self.engine.clock.now(), metrics)
+            self.engine.apply_version_rules(tx)
+
+        await self.engine.db.tx(stop)

@@ -19,9 +19,10 @@ from rota.core.ids import new_id
 from rota.core.model import AttemptResult, Job
 from rota.core.states import Move, Status
 from rota.db.retry import retry_until_available
-from rota.engine import orgs, runs, workers
+from rota.engine import jobs, orgs, runs, workers
 from rota.engine.commands import Engine
 from rota.engine.heartbeat import Heartbeat
+from rota.engine.instruments import LEASE_LOSSES
 from rota.engine.runner import Learns
 from rota.engine.supervision import start_supervised
 from rota.engine.worker.active_run import ActiveRuns
@@ -129,6 +130,7 @@ class Worker:
             self.engine.settings.lease,
             on_cancel=lambda requests: call_in(loop, self.cancellation.cancel, requests),
             on_lost=lambda: call_in(loop, self.abandon),
+            metrics=self.engine.metrics,
         )
         heartbeat.start()
         return heartbeat
@@ -138,10 +140,13 @@ class Worker:
         self.learned = (self.engine.wake.task_changes, stopwatch())
         limits = await self.engine.db.read(orgs.limits)
         self.prefetch.shares.update(len(limits) > 1, {org.id for org in limits if org.max_running is not None})
+        self.executor.limits.rated_queues = await self.engine.db.read(jobs.rated_queues)
         slugs = self.registration.org_slugs
         self.registration.org_ids = None if slugs is None else {org.id for org in limits if org.slug in slugs}
         learners = [runner for runner in self.engine.runners.values() if isinstance(runner, Learns)]
-        return any([await runner.learn() for runner in learners])
+        changed = any([await runner.learn() for runner in learners])
+        self.registration.refresh_routes()
+        return changed
 
     async def learn_changes(self) -> None:
         """Announce what can run here after a change of rights or tasks, or after POLL_SECONDS."""
@@ -246,6 +251,8 @@ class Worker:
 
     def abandon(self) -> None:
         """The lease is lost, and other workers may have the jobs: stop all runs. `close_out` records their results."""
+        if not self.registration.lost:
+            self.engine.metrics.add(LEASE_LOSSES)
         self.registration.lost = True
         self.prefetch.waiting.clear()
         self.cancellation.stop_lost()

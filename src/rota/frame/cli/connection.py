@@ -1,15 +1,17 @@
 """Connection of the command line to a server. A refused request becomes one error message and an exit code."""
 
+import contextlib
 import functools
 import json
 import os
+import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -17,7 +19,10 @@ import typer
 from rota.core.addresses import is_loopback
 from rota.frame.cli.terminal import visible
 
-QueryValue = str | int | float | bool | None  # None is not sent
+if TYPE_CHECKING:
+    from rota.client import Client
+
+QueryValue = str | int | float | bool | Sequence[str] | None  # None is not sent
 Answer = dict[str, Any]  # a JSON object of the server; the API describes its members
 
 
@@ -26,6 +31,8 @@ class Output(StrEnum):
     JSON = "json"
     JSONL = "jsonl"
     YAML = "yaml"
+    CSV = "csv"
+    WIDE = "wide"
 
 
 class Exit(IntEnum):
@@ -36,12 +43,20 @@ class Exit(IntEnum):
     REFUSED = 5
     TIMED_OUT = 6
     RUN_FAILED = 7
+    CHANGES = 8
 
 
 EXIT_CODES = {  # by HTTP status
     400: Exit.USAGE, 413: Exit.USAGE, 415: Exit.USAGE, 422: Exit.USAGE, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT,
     412: Exit.CONFLICT, 401: Exit.REFUSED, 403: Exit.REFUSED, 429: Exit.REFUSED,
 }  # fmt: skip
+
+
+NOT_FOUND = re.compile(r"((?!job or run)[\w ]+) '[^']*' not found")
+LISTED_BY = {
+    **{"API key": "key list", "billing account": "billing accounts", "virtual key": "billing key list"},
+    **{"alarm channel": "alarm channel list", "alarm event": "alarm events", "freeze window": "freeze list"},
+}
 
 
 class ApiRefusal(Exception):
@@ -61,6 +76,13 @@ class Connection:
     data_dir: Path
     output: Output
     profile: str | None = None
+    query: str | None = None  # JMESPath
+    watch: float | None = None  # seconds between repetitions
+
+    @property
+    def for_people(self) -> bool:
+        """Whether the output is a table or text, not data for programs."""
+        return self.output in (Output.TABLE, Output.WIDE) and self.query is None
 
     def get(self, path: str, **query: QueryValue) -> Answer:
         return self.call("GET", path, query=query)
@@ -95,17 +117,42 @@ class Connection:
         if_match: int | None = None,
     ) -> Answer:
         """Return the answer. Raises ApiRefusal if the server refuses; exits if it cannot be reached."""
+        with self.client() as client:
+            answer: Answer = client.call(method, path, body, if_match=if_match, **(query or {}))
+            return answer
+
+    def pages(self, path: str, **query: QueryValue) -> Iterator[Answer]:
+        """Yield all items of a list. Prints an error and exits if the server refuses or cannot be reached."""
+        try:
+            with self.client() as client:
+                yield from client.pages(path, **query)
+        except ApiRefusal as refusal:
+            exit_refused(refusal)
+
+    def download_artifact(self, artifact_id: str, file: BinaryIO) -> int:
+        """Write the content of an artifact to a file and return its size. Prints an error and exits if the server
+        refuses or cannot be reached, or the content is damaged."""
+        try:
+            with self.client() as client:
+                return client.download_artifact(artifact_id, file)
+        except ApiRefusal as refusal:
+            exit_refused(refusal)
+
+    @contextlib.contextmanager
+    def client(self) -> "Iterator[Client]":
+        """Open a client. Raises ApiRefusal if the server refuses; exits if it cannot be reached."""
         import httpx
 
-        from rota.client import ApiError, Client, TimedOut, Unreachable
+        from rota.client import ApiError, Client, Damaged, TimedOut, Unreachable
 
         url, key = self.address()
         try:
             with Client(url, key, tries=3) as client:
-                answer: Answer = client.call(method, path, body, if_match=if_match, **(query or {}))
-                return answer
+                yield client
         except ApiError as error:
             raise ApiRefusal(error.status, dict(error.problem)) from None
+        except Damaged as error:
+            fail(str(error))
         except TimedOut:
             fail(f"the server at {url} did not answer before the timeout", Exit.TIMED_OUT)
         except (Unreachable, httpx.InvalidURL, UnicodeError) as error:
@@ -144,6 +191,30 @@ class Connection:
 def item_path(collection: str, key: str, action: str = "") -> str:
     """Return the API path of an item, or of an action on it such as `$cancel`."""
     return f"/{collection}/{quote(key, safe='')}" + (f"/{action}" if action else "")
+
+
+def id_by_name(
+    connection: Connection,
+    path: str,
+    things: str,
+    name: str,
+    names: Callable[[Answer], Iterable[object]],
+    /,
+    **query: QueryValue,
+) -> str:
+    """Return the id of the only item of a list that has this name among its `names`; the argument if none has it: then
+    it is an id. Exits with CONFLICT if several have it."""
+    ids: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = connection.get(path, limit=200, cursor=cursor, **query)
+        ids += [str(item["id"]) for item in page["items"] if name in names(item)]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    if len(ids) > 1:
+        fail(f"{len(ids)} {things} are named {name!r}; use the id of one: {', '.join(ids)}", Exit.CONFLICT)
+    return ids[0] if ids else name
 
 
 def is_on_this_machine(server: str) -> bool:
@@ -195,7 +266,14 @@ def exit_refused(refusal: ApiRefusal) -> NoReturn:
     errors = refusal.problem.get("errors") or []
     lines = [f"  {error['field']}: {error['value']} {error['message']}" for error in errors]
     text = "\n".join([f"{len(errors)} invalid values:", *lines]) if len(errors) > 1 else refusal.problem["detail"]
+    if match := NOT_FOUND.fullmatch(text):
+        text = f"{text}; see `rota {listed_by(match[1])}`"
     fail(text, EXIT_CODES.get(refusal.status, Exit.FAILED))
+
+
+def listed_by(noun: str) -> str:
+    """Return the command that lists resources of a type, such as `server instance`."""
+    return LISTED_BY.get(noun, f"{noun.replace(' ', '-')} list")
 
 
 def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:

@@ -4,7 +4,6 @@ import sys
 
 import typer
 
-from rota.core.explain import error_text
 from rota.frame.cli.connection import Answer, ApiRefusal, Connection, Exit, exit_refused, fail, item_path, print_stderr
 from rota.frame.cli.output import print_data, print_details
 from rota.frame.cli.terminal import json_text, output
@@ -76,6 +75,8 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> Ans
 def exit_with_status(ended: Answer) -> None:
     """Exit with RUN_FAILED unless a job or run succeeded."""
     if ended["status"] != "success":
+        from rota.core.explain import error_text
+
         print_stderr(f"error: {error_text(ended['error'] or {}) or ended['status']}")
         raise typer.Exit(Exit.RUN_FAILED)
 

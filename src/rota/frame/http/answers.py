@@ -6,12 +6,13 @@ from pydantic import ConfigDict, Field, create_model
 
 from rota.core.schedule_form import ScheduleChanges
 from rota.core.states import Condition, Status
+from rota.core.steps import StepStatus, StepType
 from rota.core.wire import ABSENT, EXAMPLE_ID, Answer, At, Id, annotations_of, example
 
 NEVER_NULL = frozenset(
     {
         *("name", "kind", "target", "misfire", "catch_up_limit", "overlap", "priority", "queue", "enabled", "tags"),
-        "description",
+        *("after", "description"),
     }
 )  # fields of a stored schedule that always have a value
 
@@ -77,8 +78,44 @@ class JobBrief(Answer):
     artifact_id: Id | None
 
 
+class Step(Answer):
+    """A recorded step of a durable task."""
+
+    name: str
+    seq: int
+    type: StepType
+    status: StepStatus
+    attempts: int
+    started_at: At
+    finished_at: At | None
+    result: object
+    error: Error | None
+    until: At | None
+    topic: str | None
+    key: str | None
+    child_job_id: Id | None
+
+
+class Waiting(Answer):
+    """What a job waits for, other than a free worker: what its suspended run waits for, a rate, a place, or jobs."""
+
+    reason: str = Field(
+        alias="for", examples=["sleep", "signal", "approval", "child", "retry", "rate", "place", "jobs"]
+    )
+    step: str | None = ABSENT  # of a suspended run
+    until: At | None = ABSENT  # also of a rate
+    topic: str | None = ABSENT
+    key: str | None = ABSENT
+    max_running: int | None = ABSENT  # of a place: jobs of its key that run at once
+    after: list[Id] | None = ABSENT  # jobs that have not ended
+
+
 class Job(JobBrief):
     run_ids: list[Id]
+    parent_id: Id | None
+    children: list[Id]
+    waiting: Waiting | None
+    steps: list[Step]
 
 
 class JobRef(Answer):
@@ -112,6 +149,8 @@ class RunRecord(Answer):
     artifact_id: Id | None
     trace_id: str | None
     usage: object
+    cpu_seconds: float | None = Field(description="user and system; null where it is not known")
+    peak_memory_bytes: int | None = Field(description="of a run in its own process; null where it is not known")
     input: object
     retry_at: At | None
 

@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from hashlib import sha256
@@ -24,6 +24,8 @@ from rota.frame.http.guessing import Bucket, FailedAttempts, network_of
 SHELL = "shell"  # run anything on the workers
 HOST_SHELL = "host-shell"  # run commands and functions on hosts, as far as their agents allow
 ADDING_SCOPES = frozenset({SHELL, HOST_SHELL})
+NO_SCOPE = "none"  # restricts a key to nothing: no resource has this name
+APPROVE_PREFIX = "approve:"  # a scope `approve:WHO` lets its key decide the approvals that wait for WHO
 HOST_SHELL_TYPES = frozenset({"shell", "python"})  # the job types that need `host-shell`
 LAST_USED_PRECISION = timedelta(minutes=1)  # of `last_used_at`: saves a write per request
 MAX_REASON_CHARACTERS = 1000  # characters
@@ -35,6 +37,7 @@ CALLER_SCOPE_KEY = "rota.caller"  # key in the ASGI scope: the caller, if it was
 REQUEST_DATABASE = (
     "rota.request_database"  # key in the ASGI scope: the database of the transaction of an idempotent request
 )
+WRITERS_SCOPE_KEY = "rota.writers"  # key in the ASGI scope: the users whose write this request is
 VERBS = {"POST": "create", "PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
@@ -56,11 +59,13 @@ class Caller:
     instance_admin: bool
     used_at: datetime | None = None
     expires_at: datetime | None = None  # of the key
+    is_service: bool = False  # a service account, which cannot log in
+    session_id: str | None = None  # of the login session that makes the request
 
     @property
     def narrowed_to(self) -> frozenset[str]:
         """The resources that the key is restricted to; empty means all."""
-        return self.scopes - ADDING_SCOPES
+        return frozenset(scope for scope in self.scopes if not adds_to_role(scope))
 
     @property
     def sees_org(self) -> str | None:
@@ -104,7 +109,7 @@ class Caller:
     def check_new_key(self, scopes: Collection[str], expires_at: datetime | None) -> None:
         """Raises Refused if a key with these scopes and this expiry could do more than the caller's or outlive it."""
         narrow = self.narrowed_to
-        wanted = set(scopes) - ADDING_SCOPES
+        wanted = {scope for scope in scopes if not adds_to_role(scope)}
         wider = sorted(scope for scope in wanted if not {scope, scope.removesuffix(":read")} & narrow)
         if narrow and (wider or not wanted):
             listed = ", ".join(sorted(narrow))
@@ -115,6 +120,12 @@ class Caller:
         if self.expires_at is not None and (expires_at is None or expires_at > self.expires_at):
             until = self.expires_at.isoformat(timespec="seconds")
             raise Refused(f"a new key cannot outlive the key that creates it: set expires_at to {until} or earlier")
+
+    def may_approve(self, who: str, email: str | None) -> bool:
+        """Whether the caller may decide approvals that wait for `who`: a role, an e-mail address or a name."""
+        if f"{APPROVE_PREFIX}{who}" in self.scopes or self.role >= Role.ADMIN:
+            return True
+        return (who == "operator" and self.role >= Role.OPERATOR) or (email is not None and who == email)
 
     @property
     def holds_shell(self) -> bool:
@@ -135,6 +146,27 @@ class Caller:
         same = before is not None and (new.kind, new.target, new.input) == (before.kind, before.target, before.input)
         if traits_of(new.kind).orders_hosts and not same and isinstance(new.input, Mapping):
             self.check_job_type(new.input.get("job_type"))
+
+
+def adds_to_role(scope: str) -> bool:
+    """Return whether a scope adds to a role; the others restrict a key to a resource."""
+    return scope in ADDING_SCOPES or scope.startswith(APPROVE_PREFIX)
+
+
+def scopes_within(scopes: Collection[str], limits: Collection[str]) -> frozenset[str]:
+    """Return the scopes of a key as far as those of its service account allow. No limits: all of them. A key whose
+    scopes are all outside gets NO_SCOPE: no scopes at all would mean no restriction."""
+    if not limits:
+        return frozenset(scopes)
+    added = {scope for scope in scopes if adds_to_role(scope)}
+    allowed = {scope for scope in limits if adds_to_role(scope)}
+    adding = {scope for scope in added if scope in allowed or (scope in ADDING_SCOPES and SHELL in allowed)}
+    narrow, limit = set(scopes) - added, set(limits) - allowed
+    if not narrow or not limit:
+        return frozenset(adding | narrow | limit)
+    both = {scope for scope in narrow if {scope, scope.removesuffix(":read")} & limit}
+    both |= {scope for scope in limit if scope.removesuffix(":read") in narrow}
+    return frozenset(adding | (both or {NO_SCOPE}))
 
 
 class SessionUser(Protocol):
@@ -227,12 +259,18 @@ async def record_caller(
 ) -> None:
     """Dependency of every route: give a write request an engine that writes the audit log, and record the key's use."""
     engine: Engine = request.app.state.engine
-    now = engine.clock.now()
-    if caller.key_id is not None and (caller.used_at is None or now - caller.used_at >= LAST_USED_PRECISION):
+    if caller.key_id is not None and not use_is_recorded(request, caller):
         authentication: Authentication = request.app.state.authentication
-        later.add_task(authentication.record_key_use, caller.key_id, now)  # after the response
+        later.add_task(authentication.record_key_use, caller.key_id, engine.clock.now())  # after the response
     if request.method in VERBS:
+        request.scope.get(WRITERS_SCOPE_KEY, []).append(caller.user_id)
         request.state.engine = engine.audited_as(audit_entry_of(request, caller), request.scope.get(REQUEST_DATABASE))
+
+
+def use_is_recorded(request: Request, caller: Caller) -> bool:
+    """Return whether `last_used_at` of the caller's key, if any, is recent enough."""
+    now: datetime = request.app.state.engine.clock.now()
+    return caller.key_id is None or (caller.used_at is not None and now - caller.used_at < LAST_USED_PRECISION)
 
 
 def require_role(
@@ -242,6 +280,7 @@ def require_role(
         caller.check(role, resource_of(request))
         return caller
 
+    check.role = role  # type: ignore[attr-defined]  # for `direct_routes`
     return check
 
 
@@ -278,13 +317,16 @@ InstanceAdmin = Annotated[Caller, Depends(instance_admin)]
 def key_text(request: Request) -> str | None:
     """Return the key or token of a request; `Authorization` takes precedence over `X-API-Key`. Raises HTTPException 400
     for repeated headers: a proxy may check only one of them."""
-    for name in ("authorization", "x-api-key"):
-        if len(request.headers.getlist(name)) > 1:
-            raise HTTPException(400, f"the request has several {name} headers; send one")
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    sent: dict[bytes, str] = {}
+    for name, value in request.scope["headers"]:
+        if name in (b"authorization", b"x-api-key"):
+            if name in sent:
+                raise HTTPException(400, f"the request has several {name.decode()} headers; send one")
+            sent[name] = value.decode("latin-1")
+    scheme, _, token = sent.get(b"authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return request.headers.get("x-api-key") or None
+    return sent.get(b"x-api-key") or None
 
 
 def guess_bucket(request: Request, credential: str) -> Bucket:
@@ -321,6 +363,16 @@ def audit_entry_of(request: Request, caller: Caller) -> AuditEntry:
         reason_of(request),
         caller.role >= Role.ADMIN,
     )
+
+
+def engine_acting_on(request: Request, resource: str, verb: str, target: str | None) -> Engine:
+    """Return the engine of a write request with entries of the audit log for another resource than its path names: for
+    routes that change several."""
+    engine: Engine = request.state.engine
+    assert engine.act is not None
+    entry = replace(engine.act, resource=resource, verb=verb, target=target)
+    base: Engine = request.app.state.engine
+    return base.audited_as(entry, request.scope.get(REQUEST_DATABASE)).reading_own_writes()
 
 
 def target_of(request: Request) -> str | None:

@@ -25,6 +25,7 @@ from rota.frame.http.guessing import TooManyFailures
 from rota.frame.http.limits import MAX_QUERY_VALUE_CHARACTERS, read_bytes, status_of
 
 MAX_JSON_DEPTH = 100
+INPUT_PREFIX = "input."  # of query parameters that name a field of an input
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 EXTRA_HEADERS = {
     HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
@@ -103,12 +104,17 @@ async def check_query(request: Request) -> None:
     """Dependency of every route. Raises Invalid for unknown query parameters, so that a misspelt filter is noticed."""
     known = [field.alias for field in request.scope["route"].dependant.query_params]
     for field, value in request.query_params.multi_items():
-        if field not in known:
+        if field not in known and not (field.startswith(INPUT_PREFIX) and "input" in known):
             raise Invalid(field, value, f"is an unknown query parameter; the parameters are {names_list(known)}")
         if "\0" in value:
             raise Invalid(field, value, "has a NUL character")
-        if len(value) > MAX_QUERY_VALUE_CHARACTERS:
+        if not is_plain_value(value):
             raise Invalid(field, value, f"is longer than {MAX_QUERY_VALUE_CHARACTERS} characters")
+
+
+def is_plain_value(value: str) -> bool:
+    """Return whether a query parameter is short enough and has no NUL character."""
+    return len(value) <= MAX_QUERY_VALUE_CHARACTERS and "\0" not in value
 
 
 def expected_revision(request: Request) -> int | None:

@@ -1,6 +1,7 @@
 """Public URL of the server, and whether a request comes from the server's own machine."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from fastapi import Request
 
@@ -12,6 +13,8 @@ FORWARDING_HEADERS = frozenset(
         "true-client-ip", "cf-connecting-ip",
     }
 )  # fmt: skip
+
+MOUNT_KEY = "rota.mount"  # key of the ASGI scope: the path prefix below which the site is mounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,23 @@ def base_url_of(request: Request) -> str:
     if exposure.public_url:
         return exposure.public_url
     if is_loopback(request.url.hostname or ""):
-        return str(request.base_url).rstrip("/")
+        return str(request.base_url).rstrip("/") + mount_of(request)
     host, port = request.scope["server"]
     host = f"[{host}]" if ":" in host else host
-    return f"{request.url.scheme}://{host}{'' if port is None else f':{port}'}"
+    return f"{request.url.scheme}://{host}{'' if port is None else f':{port}'}{mount_of(request)}"
+
+
+def mount_of(request: Request) -> str:
+    """Return the path prefix below which the site is mounted; empty at the root of its server."""
+    return str(request.scope.get(MOUNT_KEY, ""))
+
+
+def is_https(request: Request) -> bool:
+    """Return whether the browser uses https: the request's scheme, or that of ROTA_PUBLIC_URL if it was used, for a
+    proxy that ends TLS and is not named in ROTA_TRUSTED_PROXIES."""
+    exposure: Exposure = request.app.state.exposure
+    public = urlsplit(exposure.public_url)
+    return request.url.scheme == "https" or (public.scheme == "https" and request.url.hostname == public.hostname)
 
 
 def is_local(request: Request) -> bool:

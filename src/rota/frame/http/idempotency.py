@@ -19,9 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.core.clock import Clock, real_sleep
 from rota.core.errors import Invalid, KeyInUse, RotaError
+from rota.core.ids import new_id
 from rota.db.connection import Database, P, R, Step
 from rota.db.dialect import Tx
 from rota.db.postgres import DEADLOCK_ATTEMPTS
+from rota.db.statement import BoundStatement
 from rota.db.transactions import Deadlock, Transaction
 from rota.frame.http import store
 from rota.frame.http.auth import REQUEST_DATABASE, Caller, Unauthenticated, authenticate, route_path
@@ -31,10 +33,13 @@ from rota.frame.http.store import KeyLease, StoredAnswer
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 REPLAYED_HEADERS = ("content-type", "etag", "location")
-OPEN_ROUTES = ("/api/v1/webhooks",)  # authenticated by tokens of their own, without idempotency keys
+OPEN_ROUTES = "/api/v1/webhooks"  # authenticated by tokens of their own, without idempotency keys
 # These change any number of schedules in batches: one transaction would block all other writers. A repeat after a
 # crash changes the rest.
 BATCHED_ROUTES = {f"/api/v1/schedules/${verb}" for verb in ("pause", "resume", "delete", "enable", "disable")}
+
+# These are one transaction also without a key: the middleware draws one.
+ATOMIC_ROUTES = {"/api/v1/files/$plan", "/api/v1/files/$apply"}
 
 
 class KeyedRequest(NamedTuple):
@@ -54,8 +59,10 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope) if scope["type"] == "http" and scope["method"] == "POST" else ""
-        keyed = path.startswith("/api/v1/") and path not in OPEN_ROUTES
+        keyed = path.startswith("/api/v1/") and not path.startswith(OPEN_ROUTES)
         header = dict(scope["headers"]).get(b"idempotency-key") if keyed else None
+        if header is None and path in ATOMIC_ROUTES:
+            header = new_id().encode()
         if header is None:
             await self.app(scope, receive, send)
             return
@@ -137,11 +144,13 @@ class RequestDatabase:
     def __init__(self, db: Database, clock: Clock, keyed: KeyedRequest, *, in_batches: bool) -> None:
         self.db, self.clock, self.keyed, self.in_batches = db, clock, keyed, in_batches
         self.url, self.survives_partition, self.writers = db.url, db.survives_partition, db.writers
+        self.observer = db.observer
         self.stored: StoredAnswer | None = None  # the answer of another request with the same key
         self.deadlocked = False
         self._open: Transaction | None = None
         self._lease: KeyLease | None = None
         self._wrote = self._ended = False
+        self.is_rehearsal = False  # the writes are rolled back although the request succeeds
         self._after: list[Callable[[], None]] = []
 
     async def tx(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -157,7 +166,8 @@ class RequestDatabase:
             self._lease = begun
         return await self._run(step, *args, **kwargs)
 
-    statement = tx
+    async def statement(self, bound: BoundStatement[R]) -> R:
+        return await self.tx(bound)
 
     async def read(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await (self.db.read if self._open is None else self._run)(step, *args, **kwargs)
@@ -179,7 +189,9 @@ class RequestDatabase:
         headers = {name: response.headers[name] for name in REPLAYED_HEADERS if name in response.headers}
         secret = "no-store" in response.headers.get("cache-control", "")
         answer = (response.status_code, headers, None if secret else bytes(response.body))
-
+        if self.is_rehearsal:
+            await self.rollback()
+            return
         if self._open is not None and self._lease is not None:
             await self._run(store.store_answer, self._lease, *answer)
             await self._open.commit()

@@ -36,6 +36,7 @@ STATUSES: dict[type[RotaError], HTTPStatus] = {  # the first match counts
     errors.NotRunnable: HTTPStatus.BAD_REQUEST,
     errors.Refused: HTTPStatus.FORBIDDEN,
     errors.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ObjectStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 
@@ -44,18 +45,18 @@ def status_of(error: RotaError) -> HTTPStatus | None:
     return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """Return the body. Raises HTTPException 413 if it, or its Content-Length, is too large, 408 after the timeout."""
-    too_long = HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    too_long = HTTPException(413, f"the body is larger than {limit} bytes")
     content_length = request.headers.get("content-length", "")
-    if content_length.isdecimal() and int(content_length) > MAX_BODY_BYTES:
+    if content_length.isdecimal() and int(content_length) > limit:
         raise too_long
     raw = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             async for part in request.stream():
                 raw += part
-                if len(raw) > MAX_BODY_BYTES:
+                if len(raw) > limit:
                     raise too_long
     except TimeoutError:
         message = f"the body was not received within {BODY_TIMEOUT_SECONDS:g} s"

@@ -59,7 +59,8 @@ async def log(request: Request, _: SignedIn, run_id: str, after: int = 0) -> Res
 @router.get("/files/{artifact_id}")
 async def file(request: Request, _: SignedIn, artifact_id: str) -> Response:
     """Return an artifact as the API returns it: as a download, never as a page."""
-    return Stream(request, f"/artifacts/{artifact_id}/$content")
+    sent = {name: request.headers.get(name.replace("_", "-"), "") for name in ("range", "if_range")}
+    return Stream(request, f"/artifacts/{artifact_id}/$content", **sent)
 
 
 @router.get("/{path:path}")

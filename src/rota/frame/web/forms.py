@@ -24,6 +24,7 @@ FORM_CONTROL_FIELDS = (
     "audit_reason",
     "preview",
     "use",
+    "edited_id",
 )  # not part of the body
 LOCAL_TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"

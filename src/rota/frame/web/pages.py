@@ -28,10 +28,10 @@ from rota.db.column_types import EPOCH, TICK
 from rota.db.paging import Record
 from rota.engine.commands import Engine
 from rota.frame.http.auth import Caller, Role, Unauthenticated
-from rota.frame.http.exposure import base_url_of
+from rota.frame.http.exposure import base_url_of, is_https, mount_of
 from rota.frame.http.guessing import TooManyFailures
 from rota.frame.http.limits import MAX_QUERY_VALUE_CHARACTERS, SECURITY_HEADERS, status_of
-from rota.frame.web import charts
+from rota.frame.web import charts, step_timeline
 from rota.frame.web.forms import kind_of
 from rota.reports.audit import list_audit
 
@@ -40,6 +40,8 @@ HISTORY_ROWS = 20  # of the audit log of a resource
 LOCAL_PATH = re.compile(
     r"/(?![/\\])[^\\\x00-\x20\x7f]*"
 )  # paths of this site: browsers read `/\x` and `/<tab>/x` as `//x`
+
+LINK = re.compile(r'(?<=\s)(href|action|formaction|src|data-follow)="/(?!/)')
 
 log = structlog.get_logger("rota.web")
 
@@ -62,6 +64,7 @@ class Preferences:
 
     theme: str  # light, dark, or empty for the system's
     time: str  # UTC, a zone, or `schedule` for the zone of each schedule
+    density: str = ""  # of lists: comfortable, or empty for compact
 
     @property
     def zone(self) -> str:
@@ -77,7 +80,8 @@ def safe_redirect_path(text: str) -> str:
 def preferences(request: Request) -> Preferences:
     theme, time = request.cookies.get("rota_theme", ""), unquote(request.cookies.get("rota_time", ""))
     known = time == "schedule" or time in zone_names()
-    return Preferences(theme if theme in ("light", "dark") else "", time if known else "UTC")
+    density = "comfortable" if request.cookies.get("rota_density") == "comfortable" else ""
+    return Preferences(theme if theme in ("light", "dark") else "", time if known else "UTC", density)
 
 
 def page(request: Request, template: str, status: int = 200, **shown: object) -> Response:
@@ -97,11 +101,19 @@ def page(request: Request, template: str, status: int = 200, **shown: object) ->
         "because": REASON_TEXTS,
         "since": (now - EPOCH) // TICK,
         "base": base_url_of(request),
+        "mount": mount_of(request),
     }
-    response = HTMLResponse(TEMPLATES.get_template(template).render(**{**shared, **shown}), status)
+    html = TEMPLATES.get_template(template).render(**{**shared, **shown})
+    response = HTMLResponse(links_below(mount_of(request), html), status)
     if shared["flash"]:
         response.delete_cookie(FLASH_COOKIE)
     return response
+
+
+def links_below(mount: str, html: str) -> str:
+    """Return a page with the mount prefix in front of the paths of its links and forms. Quotes in texts are escaped, so
+    the pattern matches attributes only."""
+    return LINK.sub(lambda match: f'{match[1]}="{mount}/', html) if mount else html
 
 
 def visible_places(request: Request, role: Role) -> list[NavigationItem]:
@@ -126,8 +138,9 @@ def engine_of(request: Request) -> Engine:
 
 def flash(request: Request, response: Response, text: str) -> None:
     """Show a message on the next page."""
-    secure = request.url.scheme == "https"
-    response.set_cookie(FLASH_COOKIE, quote(text[:500]), max_age=60, httponly=True, samesite="lax", secure=secure)
+    response.set_cookie(
+        FLASH_COOKIE, quote(text[:500]), max_age=60, httponly=True, samesite="lax", secure=is_https(request)
+    )
 
 
 def query_values(request: Request, *names: str) -> dict[str, str | None]:
@@ -251,6 +264,11 @@ def pretty(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
 
 
+def compact(value: object) -> str:
+    """Return text unchanged, any other value as JSON in one line."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
 def span(seconds: float) -> str:
     """`300 ms`, `1.2s`, `12s`, `3m20s`."""
     if seconds < 0.9995:
@@ -270,7 +288,7 @@ def credits(amount: int) -> str:
 STATIC = Path(__file__).parent / "static"
 PAGE_OF = {  # page of a resource of the audit log
     "schedules": "/schedules/", "tasks": "/tasks/", "workflows": "/workflows/", "hosts": "/hosts/", "runs": "/runs/",
-    "jobs": "/runs/",
+    "jobs": "/runs/", "calendars": "/calendars/", "freeze-windows": "/freeze-windows/",
 }  # fmt: skip
 TEMPLATES = Environment(
     loader=FileSystemLoader(sorted(Path(__file__).parents[2].rglob("templates"))),  # each slice has its own
@@ -281,6 +299,7 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters.update(
     utc=utc, error_line=error_line, sentence=sentence, short=short_span, pretty=pretty, span=span, credits=credits,
-    plural=plural,    query=lambda text: quote(str(text), safe=""), sh=shlex.quote, shown_status=shown_status,
+    plural=plural, compact=compact, query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
+    shown_status=shown_status,
 )  # fmt: skip
-TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, kind_of=kind_of, to_span=span)
+TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, step_timeline=step_timeline, kind_of=kind_of, to_span=span)

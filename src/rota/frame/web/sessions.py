@@ -24,6 +24,7 @@ from rota.frame.http.auth import (
     record_caller,
     require_role,
 )
+from rota.frame.http.exposure import is_https
 from rota.frame.http.limits import read_bytes
 
 SESSION_COOKIE = "rota_session"
@@ -105,5 +106,5 @@ def csrf_token(cookie: str) -> str:
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, life: timedelta | None = None) -> None:
-    seconds, secure = None if life is None else int(life.total_seconds()), request.url.scheme == "https"
-    response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="lax", secure=secure)
+    seconds = None if life is None else int(life.total_seconds())
+    response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="lax", secure=is_https(request))

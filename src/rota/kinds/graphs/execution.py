@@ -16,14 +16,14 @@ import orjson
 import structlog
 
 from rota.billing import store as billing_store
-from rota.core.errors import Conflict, NotFound, WorkError
+from rota.core.errors import WorkError
 from rota.core.policy import Billing, Failure, FailureClass, classify
 from rota.core.redact import redacted
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
-from rota.engine import billing_accounts, grants
+from rota.engine.authority import check_may_begin, spent_failure
 from rota.engine.commands import Engine
-from rota.engine.runner import Canceled, RunLog, Skipped, StopFlag, WorkFailed, storable
+from rota.engine.runner import Canceled, RunLog, StopFlag, WorkFailed, storable
 from rota.kinds.graphs.port import (
     Code,
     Event,
@@ -43,7 +43,6 @@ from rota.user_code.services import ArtifactManager
 T = TypeVar("T")
 
 TEXT_STREAM, TOOL_STREAM = "text", "tool"  # of a run's log
-ACCOUNT_CLOSED = "billing_account_closed"
 FAILURE_CLASSES = {
     Code.RATE_LIMIT: FailureClass.TRANSIENT,
     Code.TIMEOUT: FailureClass.TIMEOUT,
@@ -159,26 +158,13 @@ class Execution:
         return await self.save_content(order, storable(final.content or ""))
 
     def admit(self, tx: Tx, order: GraphOrder) -> LlmCaller:
-        """VALIDATE_BEFORE_EXECUTE: check the grant again, then its account and its budget. Raises Skipped."""
-        now, settings = self.engine.clock.now(), self.engine.settings
-        wrong = grants.trouble(tx, order.org_id, order.grant_id, "graph", [order.graph_id], now)
-        if wrong is not None:
-            raise Skipped(wrong)
-        grant = grants.get(tx, order.org_id, order.grant_id)
-        if settings.billing is not Billing.OFF:
-            try:
-                account = billing_accounts.get(tx, order.org_id, grant.billing_account_id)
-            except (NotFound, Conflict) as error:
-                raise Skipped("budget", refusal(ACCOUNT_CLOSED, error.message)) from error
-            spent = grants.used_up(tx, order.grant_id, now)
-            if spent is not None:
-                raise Skipped("budget", spent_failure(spent))
-            needed = estimate(order.input, settings.markup)
-            if settings.billing is Billing.ENFORCE and account.balance_credits < needed:
-                text = f"the account has {account.balance_credits} credits; about {needed} are needed"
-                raise Skipped("budget", refusal(Code.INSUFFICIENT_CREDITS, text))
-        key = billing_store.default_key(tx, grant.billing_account_id)
-        return LlmCaller(grant.billing_account_id, key, order.request_id, order.trace_id, grant.owner_id)
+        """VALIDATE_BEFORE_EXECUTE: check the grant, its account and its budget. Raises Skipped."""
+        now, settings, targets = self.engine.clock.now(), self.engine.settings, [order.graph_id]
+        needed = estimate(order.input, settings.markup)
+        authority = check_may_begin(tx, order.org_id, order.grant_id, "graph", targets, settings.billing, now, needed)
+        assert authority.key_id is not None
+        grant = authority.grant
+        return LlmCaller(grant.billing_account_id, authority.key_id, order.request_id, order.trace_id, grant.owner_id)
 
     async def charge(self, order: GraphOrder, caller: LlmCaller, report: UsageReport, used: UsageTotals) -> str | None:
         """IDEMPOTENT_CHARGES: charge a unit before the graph goes on. Returns the budget that is now used up, or
@@ -256,14 +242,6 @@ def failure_of(final: Final) -> Exception:
         return Canceled("aborted")
     failure = classify(final.cause) if final.cause else Failure(FailureClass.INTERNAL, "GraphFailed", code)
     return WorkFailed(replace(failure, failure_class=FAILURE_CLASSES[code], code=code.value))
-
-
-def refusal(code: str, message: str) -> Failure:
-    return Failure(FailureClass.BUDGET, "Refused", message, code=str(code))
-
-
-def spent_failure(budget: str) -> Failure:
-    return Failure(FailureClass.BUDGET, "BudgetSpent", f"the grant's budget ({budget}) is used up", code="budget")
 
 
 def estimate(graph_input: Mapping[str, object], markup: Decimal) -> int:

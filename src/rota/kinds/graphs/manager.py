@@ -50,8 +50,8 @@ class GraphManager:
 
     async def run(
         self, graph_id: str, graph_input: object, grant_id: str | None, by: str, trace: str | None = None, *,
-        run_at: datetime | None = None, queue_name: str = "default", priority: int = 0, job_key: str | None = None,
-        key_mode: str = "reject",
+        run_at: datetime | None = None, queue_name: str | None = None, priority: int | None = None,
+        job_key: str | None = None, key_mode: str = "reject",
     ) -> str:  # fmt: skip
         """Enqueue a job under this grant, or one that is minted for this graph and expires a day after `run_at`;
         returns the job's id. Raises NotFound for an unknown graph, Invalid for its input or grant."""
@@ -76,8 +76,8 @@ class GraphManager:
                 route=route,
                 terms=terms,
                 trace=trace,
-                queue=queue_name,
-                priority=priority,
+                queue=queue_name or "default",
+                priority=priority or 0,
                 job_key=job_key,
             )
             return jobs.enqueue(tx, [job], now, key_mode)[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypedDict, Unpack
 
 from rota.core.errors import Invalid
@@ -74,6 +75,10 @@ class GraphRegistry:
         """Declare a graph. Raises Invalid."""
         if provider not in PROVIDERS:
             raise Invalid("provider", provider, f"is not one of {', '.join(PROVIDERS)}")
+        if provider == "langgraph" and find_spec("langgraph") is None:
+            raise Invalid(
+                "provider", provider, "needs LangGraph, which is not installed: pip install 'rota-scheduler[langgraph]'"
+            )
         graph_id = read_graph_id(f"{provider}:{name}", "name")
         if graph_id in self.graphs:
             raise Invalid("name", name, "is already declared")

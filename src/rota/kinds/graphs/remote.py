@@ -18,9 +18,10 @@ from rota.core.policy import Failure, FailureClass
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.db.retry import retry_until_available
-from rota.engine import artifacts
+from rota.engine import artifact_contents, artifacts
+from rota.engine.authority import refusal
 from rota.engine.runner import Canceled, RunContext, Skipped, WorkFailed, current_log
-from rota.kinds.graphs.execution import FAILURE_CLASSES, GraphOrder, GraphResult, refusal
+from rota.kinds.graphs.execution import FAILURE_CLASSES, GraphOrder, GraphResult
 from rota.kinds.graphs.port import Code
 
 RETRY_SECONDS = 1.0
@@ -66,12 +67,15 @@ class Remote:
         if response.status_code != 200:
             raise refusal_of(response)
         ended = response.json()
-        result, usage = await retry_until_available(
+        artifact_id, usage = await retry_until_available(
             lambda: ctx.engine.db.read(result_of, order.org_id, ended["run_id"])
         )
         on_usage(usage)
-        if ended["ok"] and result is not None:
-            return result
+        if ended["ok"] and artifact_id is not None:
+            artifact = await retry_until_available(
+                lambda: artifact_contents.find(ctx.engine, order.org_id, artifact_id)
+            )
+            return GraphResult(str(artifact["data"]), artifact_id)
         raise failure_of(ended.get("error_code") or Code.INTERNAL)
 
     async def request(self, client: httpx.AsyncClient, method: str, path: str, options: Record) -> httpx.Response:
@@ -88,11 +92,10 @@ class Remote:
             await real_sleep(RETRY_SECONDS)
 
 
-def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[GraphResult | None, dict[str, object]]:
-    """Return the content and the usage of a run, which the other service wrote to this database."""
+def result_of(tx: Tx, org_id: str, run_id: str) -> tuple[str | None, dict[str, object]]:
+    """Return the artifact with the content, and the usage of a run, which the other service wrote to this database."""
     items, _ = artifacts.list_all(tx, org_id, run_id=run_id, label="content", limit=1)
-    result = GraphResult(str(artifacts.get(tx, org_id, items[0]["id"])["data"]), items[0]["id"]) if items else None
-    return result, billing_store.used_by(tx, org_id, run_id)
+    return items[0]["id"] if items else None, billing_store.used_by(tx, org_id, run_id)
 
 
 def refusal_of(response: httpx.Response) -> Exception:

@@ -65,7 +65,12 @@ class GraphRunner:
         info.name, info.version = ctx.job.target, graph.version if graph else None
         info.trace_id = ctx.job.traceparent[3:35]
         info.marks_first = True
+        info.checks_grant = self.runs_here(ctx)
         return partial(self.execute, ctx)
+
+    def runs_here(self, ctx: RunContext) -> bool:
+        """Whether a run is executed in this process."""
+        return self.remote is None and not (ctx.isolated and self.app is not None)
 
     async def execute(self, ctx: RunContext) -> object:
         job = ctx.job
@@ -93,19 +98,19 @@ class GraphRunner:
         def on_usage(usage: dict[str, object]) -> None:
             ctx.info.usage = usage
 
-        if ctx.isolated and self.remote is None and self.app is not None:
-            return await self.run_child(ctx, self.app, order)
-        if self.remote is not None:
+        if self.runs_here(ctx):
+            result = await Execution(ctx.engine, self.registry).run(order, ctx.log, on_usage)
+        elif self.remote is not None:
             result = await self.remote.run(ctx, order, on_usage)
         else:
-            result = await Execution(ctx.engine, self.registry).run(order, ctx.log, on_usage)
+            return await self.run_child(ctx, order)
         ctx.info.artifact_id = result.artifact_id
         return outcome_of(result)
 
-    async def run_child(self, ctx: RunContext, app: str, order: GraphOrder) -> object:
+    async def run_child(self, ctx: RunContext, order: GraphOrder) -> object:
         """Run a graph that may have crashed a worker in a process of its own."""
         child_order: processes.ProgramOrder = {
-            "app": app,
+            "app": self.app,
             "graph": order.graph_id,
             "payload": dict(order.input),
             "grant_id": order.grant_id,

@@ -1,335 +1,312 @@
-"""The server's side of an agent: hands out jobs, receives logs and results.
+"""The server's side of agents: registers them, hands out jobs to their long polls, records their reports.
 
-A claim is identified by its job and its fence, on both sides. Handing out marks the run as started; the report of a
-claim that has been lost changes nothing. When an agent is lost, a job that is not read-only is parked for
-reconciliation until its agent, or a person, reports whether it was applied.
+A claim is identified by its job and its fence, on both sides. Handing out marks the run as started. When an agent is
+lost, a job that is not read-only is parked for reconciliation until its agent, or a person, reports whether it was
+applied.
+
+All polls that wait at this process share one task: when work appears, it reads the routes with work once, and claims
+for all hosts in one transaction. A waiting poll costs no statement of its own: the heartbeats of all are stored
+together. So a poll is admitted from memory, and what its agent may do is decided by the transaction that does it: each
+checks session and key again.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+import contextvars
+import hmac
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
-from rota.core.clock import real_sleep
-from rota.core.errors import Conflict, LeaseLost, NotFound, Unavailable
-from rota.core.ids import new_id
-from rota.core.model import Attempt, AttemptResult, RunInfo
-from rota.core.policy import RECONCILIATION, Failure, FailureClass
-from rota.core.redact import redacted, redacted_text
-from rota.core.states import State, Status
-from rota.db.dialect import Tx, notify
+from rota.access.store.accounts import hash_of
+from rota.core.clock import real_sleep, stopwatch
+from rota.core.errors import RotaError, SessionOver, Unavailable
+from rota.db.group_commit import BATCH_ITEMS, GroupCommit
 from rota.db.paging import Record
-from rota.engine import finishing, grants, jobs, runs
 from rota.engine.commands import Engine
-from rota.engine.runner import LINE_LIMIT, LOG_LIMIT, LogLine, storable
-from rota.engine.worker.outcome import failed_attempt
-from rota.kinds.hosts.store import hosts
-from rota.kinds.hosts.store.records import ClaimedJob, HostRow
+from rota.kinds.hosts import results
+from rota.kinds.hosts.hand_out import PollRequest, hand_out
+from rota.kinds.hosts.results import Report
+from rota.kinds.hosts.store import hosts, sessions
+from rota.kinds.hosts.store.records import HostRow
+from rota.kinds.hosts.store.sessions import RegisteredSession, Registration, WorkOfHosts
 
 LEASE_FACTOR = 3  # of a worker's lease: an agent's network is less reliable
-LINE_COST = 12  # characters that a log line counts beside its text
-WATCH_SECONDS = 0.02  # between two queries of the watcher
-
-LogLines = Sequence[Sequence[str]]  # stream and text of each line
-UNREPORTED = (Status.CRASHED, Status.PAUSED)  # statuses of runs that ended without a report
+CHECK_SECONDS = 5.0  # within which the session and key of a waiting poll are checked, and its heartbeat is stored
+MIN_GAP_SECONDS, MAX_GAP_SECONDS = 0.005, 0.02  # between two looks for work
+SESSION_OVER = "this session is over: its lease expired, or another agent of this host registered; register again"
 
 log = structlog.get_logger("rota.hosts")
 
 
-class Dispatch:
-    """The requests of the agent of one host, which its key identifies."""
+@dataclass(eq=False, slots=True)
+class Poll:
+    """A long poll, until it is answered."""
 
-    def __init__(self, engine: Engine, host: HostRow) -> None:
-        self.engine, self.host, self.db, self.clock = engine, host, engine.db, engine.clock
+    request: PollRequest
+    disconnected: Callable[[], Awaitable[bool]]
+    waits: bool  # for work; else it is answered at once
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: Record | None = None
+    error: Exception | None = None
 
     @property
-    def lease(self) -> timedelta:
-        return self.engine.settings.lease * LEASE_FACTOR
+    def host_id(self) -> str:
+        return self.request.host.id
 
-    async def register(self, facts: Record, journal: Mapping[tuple[str, int], str]) -> Record:
-        """Start a session of an agent; returns its id, lease, and the claims whose outcome is unknown."""
-        now = self.clock.now()
-        session, unresolved = await self.db.tx(hosts.register, self.host, facts, self.lease, journal, now)
-        self.engine.wake.signal("ready")
-        grace = self.engine.settings.cancel_grace.total_seconds()
-        log.info("agent registered", host=self.host.name, session=session)
+    def end(self, answer: Record | None = None, error: Exception | None = None) -> None:
+        """Answer the poll; a no-op if it is answered already."""
+        if not self.answered.is_set():
+            self.answer, self.error = answer, error
+            self.answered.set()
+
+
+@dataclass(eq=False, slots=True)
+class KnownHost:
+    """A host whose agent registered or polled here. Its key and session may be outdated: transactions check them."""
+
+    row: HostRow
+    session: str
+    seen_at: float  # when its heartbeat was last stored
+    has_metrics: bool
+    delivered: set[str] = field(default_factory=set)  # claims in answers that no later message has named
+
+
+class Dispatcher:
+    """The agents that are connected to this process, and the task that hands out jobs to them."""
+
+    def __init__(self, engine: Engine, closing: Callable[[], bool]) -> None:
+        self.engine, self.db, self.clock, self.closing = engine, engine.db, engine.clock, closing
+        self.lease = engine.settings.lease * LEASE_FACTOR
+        self.check_seconds = min(CHECK_SECONDS, self.lease.total_seconds() / 10)
+        self.check_at = 0.0  # when the polls in `unchecked` are checked
+        self.known: dict[str, KnownHost] = {}  # these dicts are by host
+        self.polls: dict[str, Poll] = {}  # that wait
+        self.urgent: dict[str, Poll] = {}  # that cannot wait for the next check
+        self.unchecked: dict[str, Poll] = {}  # whose heartbeats are not stored yet; they may have ended
+        self.work: WorkOfHosts | None = None  # as of the last look; None: unknown
+        self.attention = asyncio.Event()  # there may be work, or a poll is urgent
+        self.looked = asyncio.Event()  # no look for work is under way
+        self.looked.set()
+        self.running: asyncio.Task[None] | None = None
+        self.registrations = GroupCommit(self.store_registrations, lambda agent: agent.host.id)
+        self.reports = GroupCommit(self.store_reports, lambda report: report.job_id)
+
+    # requests of agents
+
+    async def find_host(self, key: str) -> HostRow | None:
+        """Return the host of a key, from memory if its agent is known here; else None unless the key is current."""
+        known = self.known.get(hosts.host_id_of_key(key))
+        if known is not None and hmac.compare_digest(known.row.key_hash, hash_of(key)):
+            return known.row
+        return await self.db.read(hosts.find_by_key, key)
+
+    def forget(self, host_id: str) -> None:
+        """Forget a host whose key was replaced, or that was deleted. Its next request is authenticated again."""
+        self.known.pop(host_id, None)
+        if host_id in self.polls:
+            self.polls[host_id].end(error=SessionOver(SESSION_OVER))
+
+    async def register(self, host: HostRow, facts: Record, journal: Mapping[tuple[str, int], str]) -> Record:
+        """Start a session of an agent; returns its id, lease, and the claims whose outcome is unknown. Raises
+        KeyReplaced."""
+        session = await self.registrations.add(Registration(host, facts, journal))
+        self.forget(host.id)
+        self.known[host.id] = KnownHost(host, session.id, self.clock.monotonic(), host.metrics is not None)
+        log.info("agent registered", host=host.name, session=session.id)
         return {
-            "session": session,
+            "session": session.id,
             "lease_seconds": self.lease.total_seconds(),
-            "cancel_grace_seconds": grace,
-            "asked": [f"{job_id}.{fence}" for job_id, fence in unresolved],
+            "cancel_grace_seconds": self.engine.settings.cancel_grace.total_seconds(),
+            "asked": [f"{job_id}.{fence}" for job_id, fence in session.unresolved],
         }
 
-    async def poll(
-        self,
-        session: str,
-        reads: int,
-        known: Collection[str],
-        stopping: Collection[str],
-        metrics: Record | None,
-        hub: "PollHub",
-        seconds: float,
-        disconnected: Callable[[], Awaitable[bool]],
-    ) -> Record:
+    async def poll(self, request: PollRequest, seconds: float, disconnected: Callable[[], Awaitable[bool]]) -> Record:
         """Long poll of an agent, and its heartbeat: returns new jobs and the jobs to cancel, or after `seconds`
-        nothing. `known` are the claims that the agent has: others are sent again, because an answer may be lost.
-        `stopping` are the jobs that it is canceling already."""
-        now = self.clock.now()
-        recent = await self.db.read(hosts.renewed_since, self.host.id, session, now - self.lease / 10)
-        if not recent or (metrics is not None and self.host.metrics is None):
-            await self.db.tx(hosts.renew, self.host.id, session, self.lease, metrics, now)
-        until = self.clock.monotonic() + seconds
-        async with hub.listening(self.host.id) as changed:
-            while True:
-                changed.clear()
-                answer = await self.next_orders(session, reads, known, stopping)
-                left = until - self.clock.monotonic()
-                if answer["jobs"] or answer["cancel"] or left <= 0 or await disconnected():
-                    return answer
-                await self.clock.wait(changed, left)
+        nothing. Raises SessionOver."""
+        poll = Poll(request, disconnected, waits=seconds > 0)
+        with self.joined(poll):
+            if not await self.clock.wait(poll.answered, seconds or None):
+                await self.looked.wait()  # a job may just be claimed for it
+        if poll.error is not None:
+            raise poll.error
+        return poll.answer or {"jobs": [], "cancel": []}
 
-    async def next_orders(self, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> Record:
-        if not await self.db.read(self.has_orders, session, reads, known, stopping):
-            return {"jobs": [], "cancel": []}
-        return await self.db.tx(self.hand_out, session, reads, known, stopping)
-
-    def has_orders(self, tx: Tx, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> bool:
-        held = hosts.running_jobs(tx, session)
-        return bool(unknown_claims(held, known) or to_cancel(held, stopping)) or hosts.has_ready(
-            tx, self.host.id, reads
-        )
-
-    def hand_out(self, tx: Tx, session: str, reads: int, known: Collection[str], stopping: Collection[str]) -> Record:
-        """Claim jobs for the agent, and mark their runs as started; returns the orders and the jobs to cancel."""
-        hosts.lock_session(tx, self.host, session)
-        now = self.clock.now()
-        refused, started = [], []
-        for claimed in hosts.claim(tx, self.host.org_id, self.host.id, session, reads):
-            attempt = Attempt(claimed.job, new_id(), claimed.job.attempt + 1, now)
-            refusal = self.refusal(tx, attempt, claimed, now)
-            if refusal is None:
-                started.append(attempt)
-            else:
-                refused.append(refusal)
-        if refused:
-            finishing.finish(tx, refused, None, now)
-        if started:
-            finishing.mark_started(tx, started)
-        held = hosts.running_jobs(tx, session)
-        return {
-            "jobs": [self.order(tx, claimed) for claimed in unknown_claims(held, known)],
-            "cancel": to_cancel(held, stopping),
-        }
-
-    def refusal(self, tx: Tx, attempt: Attempt, claimed: ClaimedJob, now: datetime) -> AttemptResult | None:
-        """Return the result of an attempt that may not start: canceled, too late, server gone or not granted; else
-        None."""
-        job = attempt.job
-        base = AttemptResult(job, Status.SKIPPED, None, now, attempt.run_id, attempt.number)
-        if claimed.cancel_requested_at is not None:
-            return replace(base, status=Status.CANCELED, reason=claimed.cancel_reason)
-        if hosts.find_server(tx, job.org_id, job.target) is None:
-            failure = Failure(FailureClass.LOGIC, "ServerGone", f"server instance {job.target!r} was deleted")
-            return replace(base, status=Status.FAILED, reason="logic", error=failure.dump())
-        if job.attempt == 0 and (late := job.terms.too_late(now)) is not None:
-            return replace(base, reason=late)
-        if job.terms.grant_id is not None:
-            names = {job.payload["job_type"], job.target}
-            wrong = grants.trouble(tx, job.org_id, job.terms.grant_id, job.kind, names, now)
-            if wrong is None and grants.used_up(tx, job.terms.grant_id, now) is not None:
-                wrong = "budget"
-            if wrong is not None:
-                return replace(base, reason=wrong)
-        return None
-
-    def order(self, tx: Tx, claimed: ClaimedJob) -> Record:
-        """Return a job as it is sent to its agent. The config of the server is read here: it is in no job, run or
-        log."""
-        job = claimed.job
-        server, timeout = hosts.server(tx, job.org_id, job.target), job.terms.timeout
-        return {
-            "job_id": job.id,
-            "fence": job.fence,
-            "run_id": claimed.run_id,
-            "attempt": job.attempt,
-            "job_type": job.payload["job_type"],
-            "payload": job.payload.get("payload") or {},
-            "timeout_seconds": timeout.total_seconds() if timeout else None,
-            "trigger": job.trigger,
-            "slot": job.slot.isoformat() if job.slot else None,
-            "schedule_id": job.schedule_id,
-            "server": {"id": server.id, "name": server.name, "type": server.type, "config": server.config},
-        }
-
-    # reports of the agent
-
-    async def progress(self, job_id: str, fence: int, lines: LogLines) -> None:
-        """Append log lines of a run, also of one that waits for reconciliation. Raises LeaseLost if its claim is
-        over."""
-
-        def step(tx: Tx) -> None:
-            claimed = hosts.lock_job_of_host(tx, self.host, job_id)
-            parked = claimed is not None and claimed.parked_reason == RECONCILIATION
-            if claimed is None or claimed.job.fence != fence or not (parked or claimed.state == State.RUNNING):
-                raise claim_lost(job_id)
-            self.write_lines(tx, claimed.job.last_run_id if parked else claimed.run_id, lines)
-
-        await self.db.tx(step)
-
-    async def report(self, job_id: str, fence: int, report: Record, lines: LogLines) -> bool:
-        """Record how a run ended; idempotent: True if this report is recorded already. Raises Conflict for another
-        report, LeaseLost if its claim is over."""
-
-        def step(tx: Tx) -> bool:
-            claimed = hosts.lock_job_of_host(tx, self.host, job_id)
-            if claimed is not None and claimed.job.fence == fence and claimed.parked_reason == RECONCILIATION:
-                jobs.adopt(tx, job_id, fence, None, self.clock.now())  # the report answers the reconciliation
-                claimed = hosts.lock_job_of_host(tx, self.host, job_id)
-            if claimed is None or claimed.job.fence != fence or claimed.state != State.RUNNING:
-                self.check_repeat(tx, job_id, fence, report)
-                return True
-            job = claimed.job
-            server = hosts.find_server(tx, job.org_id, job.target)
-            ended = self.ended(claimed, report, server.name if server is not None else None)
-            finishing.finish(tx, [ended], claimed.lease_owner, self.clock.now())
-            self.write_lines(tx, claimed.run_id, lines)
-            if ended.final and job.trigger.startswith("batch:"):
-                notify(tx, "ready")  # wakes the worker that runs the batch
-            return False
-
-        repeated = await self.db.tx(step)
-        self.engine.wake.signal("ready")
-        self.engine.wake.signal("later")
+    async def report(self, report: Report) -> bool:
+        """Record log lines and the result of a run; idempotent: True if this result is recorded already. Raises
+        NotFound, Conflict for another result, LeaseLost if the claim is over, KeyReplaced."""
+        repeated = await self.reports.add(report)
+        known = self.known.get(report.host.id)
+        if known is not None and report.result is not None:
+            known.delivered.discard(f"{report.job_id}.{report.fence}")
         return repeated
 
-    def ended(self, claimed: ClaimedJob, report: Record, name: str | None) -> AttemptResult:
-        """Return the result of an attempt, timed by the server's clock: the agent sends how long ago it ended."""
-        now, job, run_id, started_at = self.clock.now(), claimed.job, claimed.run_id, claimed.started_at
-        assert run_id is not None  # the job is running
-        assert started_at is not None
-        finished = max(started_at, now - timedelta(milliseconds=report["ended_ms_ago"]))
-        began = max(job.queued_at, finished - timedelta(milliseconds=report["duration_ms"]))
-        info = RunInfo(name=name)
-        attempt = Attempt(job, run_id, job.attempt, began)
-        outcome = redacted(report["outcome"])
-        base = AttemptResult(
-            job, Status.SUCCESS, None, finished, run_id, job.attempt, began, outcome=outcome, info=info
+    async def store_registrations(self, agents: Sequence[Registration]) -> list[RegisteredSession | Exception]:
+        started = await self.db.tx(lambda tx: sessions.register(tx, agents, self.lease, self.clock.now()))
+        self.engine.wake.signal("ready")
+        for agent in agents:
+            if agent.host.id not in started:
+                self.forget(agent.host.id)
+        return [started.get(agent.host.id) or hosts.KeyReplaced() for agent in agents]
+
+    async def store_reports(self, reports: Sequence[Report]) -> list[bool | RotaError]:
+        retry = self.engine.settings.transient_retry
+        answers = await self.db.tx(lambda tx: results.record(tx, reports, self.clock.now(), retry))
+        if any(report.result is not None for report in reports):
+            self.engine.wake.signal("ready")
+            self.engine.wake.signal("later")
+        for report, answer in zip(reports, answers, strict=True):
+            if isinstance(answer, hosts.KeyReplaced):
+                self.forget(report.host.id)
+        return answers
+
+    # waiting polls
+
+    @contextlib.contextmanager
+    def joined(self, poll: Poll) -> Iterator[None]:
+        """Let a poll wait. The earlier poll of its host gets an empty answer: its agent has given it up."""
+        request, host_id = poll.request, poll.host_id
+        known = self.known.get(host_id)
+        current = known is not None and (known.session, known.row.key_version) == (
+            request.session,
+            request.host.key_version,
         )
-        if report["status"] == "success":
-            return base
-        if report["status"] == "canceled" and claimed.cancel_requested_at is not None:
-            return replace(base, status=Status.CANCELED, reason=claimed.cancel_reason)
-        failed = failed_attempt(attempt, info, failure_of(report), now, self.engine.settings.transient_retry)
-        return replace(failed, finished_at=finished, outcome=outcome)
-
-    def check_repeat(self, tx: Tx, job_id: str, fence: int, report: Record) -> None:
-        """Check that this report is recorded. Raises NotFound, Conflict for another report, or LeaseLost."""
-        attempts = [
-            row for row in runs.of_job(tx, self.host.org_id, job_id) if row.route in hosts.routes_of(self.host.id)
-        ]
-        if not attempts and hosts.lock_job_of_host(tx, self.host, job_id) is None:
-            raise NotFound(f"job {job_id!r} of this host not found")
-        reported = [row for row in attempts if row.fence == fence and row.status not in UNREPORTED]
-        if not reported:
-            raise claim_lost(job_id)
-        last = reported[-1]
-        same = (last.status == Status.SUCCESS) == (report["status"] == "success")
-        if not same or last.outcome != redacted(report["outcome"]):
-            raise Conflict(f"job {job_id}: a different result of this claim is already recorded")
-
-    def write_lines(self, tx: Tx, run_id: str | None, lines: LogLines) -> None:
-        """Append lines to the log of a run, up to LOG_LIMIT."""
-        assert run_id is not None  # it has started
-        room = LOG_LIMIT - runs.log_size(tx, run_id, LINE_COST) if lines else 0
-        kept: list[LogLine] = []
-        now = self.clock.now()
-        for stream, text in lines if room > 0 else ():
-            room -= min(len(text), LINE_LIMIT) + LINE_COST
-            if room <= 0:
-                kept.append((run_id, now, "system", "… the rest is left out …"))
-                break
-            kept.append((run_id, now, stream, storable(redacted_text(text)[:LINE_LIMIT])))
-        runs.write_logs(tx, kept)
-
-
-def failure_of(report: Record) -> Failure:
-    error = report["error"] or {}
-    code = error.get("code")
-    failure_class = FailureClass(code) if code in set(FailureClass) else FailureClass.LOGIC
-    message = redacted_text(error.get("message") or "failed without a message")
-    traceback = error.get("traceback") and redacted_text(error["traceback"])
-    return Failure(failure_class, error.get("type") or "HostJobFailed", message, traceback)
-
-
-def unknown_claims(held: Collection[ClaimedJob], known: Collection[str]) -> list[ClaimedJob]:
-    """Return the claims that the agent does not have: new ones, and those of an answer that was lost."""
-    return [claimed for claimed in held if claimed.claim_name not in known]
-
-
-def to_cancel(held: Collection[ClaimedJob], stopping: Collection[str]) -> list[str]:
-    """Return the jobs to cancel that the agent is not stopping yet."""
-    requested = (claimed.job.id for claimed in held if claimed.cancel_requested_at is not None)
-    return [job_id for job_id in requested if job_id not in stopping]
-
-
-def claim_lost(job_id: str) -> LeaseLost:
-    return LeaseLost(f"job {job_id}: this claim is over; the job has another claim, or has ended")
-
-
-def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: object, now: datetime) -> str:
-    """Resolve a job that waits for reconciliation: applied, it has succeeded; else it is tried again. Raises NotFound,
-    or Conflict if it does not wait."""
-    claimed = hosts.lock_job(tx, org_id, job_id)
-    if claimed is None and not runs.of_job(tx, org_id, job_id):
-        raise NotFound(f"host job {job_id!r} not found")
-    if claimed is None or claimed.parked_reason != RECONCILIATION:
-        raise Conflict(f"job {job_id} is not waiting for reconciliation")
-    if not applied:
-        jobs.resume(tx, job_id, now)
-        return job_id
-    jobs.adopt(tx, job_id, claimed.job.fence, None, now)
-    adopted = hosts.lock_job(tx, org_id, job_id)
-    assert adopted is not None
-    assert adopted.run_id is not None
-    job = adopted.job
-    ended = AttemptResult(
-        job, Status.SUCCESS, "resolved", now, adopted.run_id, job.attempt, job.queued_at, outcome=redacted(outcome)
-    )
-    finishing.finish(tx, [ended], None, now)
-    return job_id
-
-
-class PollHub:
-    """Wakes long polls of agents: one query finds the hosts with ready or canceled jobs, for all waiting polls."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.waiting: dict[str, list[asyncio.Event]] = {}
-        self.watching: asyncio.Task[None] | None = None
-
-    @contextlib.asynccontextmanager
-    async def listening(self, host_id: str) -> AsyncIterator[asyncio.Event]:
-        event = asyncio.Event()
-        self.waiting.setdefault(host_id, []).append(event)
-        if self.watching is None or self.watching.done():
-            self.watching = asyncio.ensure_future(self.watch())
+        if known is None or not current:
+            never = self.clock.monotonic() - self.lease.total_seconds()
+            known = KnownHost(request.host, request.session, never, request.host.metrics is not None)
+            self.known[host_id] = known
+        known.delivered -= request.known
+        first_metrics = request.metrics is not None and not known.has_metrics
+        if not current or known.delivered or first_metrics or not poll.waits or host_id in self.urgent:
+            self.urgent[host_id] = poll
+        if host_id in self.polls:
+            self.polls[host_id].end()
+        self.polls[host_id] = self.unchecked[host_id] = poll
+        if host_id in self.urgent or self.work is None or self.concerns(poll, self.work):
+            self.attention.set()
+        if self.running is None:
+            self.running = asyncio.get_running_loop().create_task(self.run(), context=contextvars.Context())
         try:
-            yield event
+            yield
         finally:
-            self.waiting[host_id].remove(event)
-            if not self.waiting[host_id]:
-                del self.waiting[host_id]
+            for polls in (self.polls, self.urgent):
+                if polls.get(host_id) is poll:
+                    del polls[host_id]
+            if not self.polls:
+                self.work = None  # wake-ups reach this loop only while a poll waits
 
-    async def watch(self) -> None:
-        wake = self.engine.wake
-        while self.waiting:
-            changed = wake.changed  # read before the query, so that no wake-up is missed
-            with contextlib.suppress(Unavailable):
-                for route in await self.engine.db.read(hosts.routes_with_work):
-                    for event in self.waiting.get(route.rpartition(":")[2], ()):
-                        event.set()
-            await real_sleep(WATCH_SECONDS)
-            await changed.wait()
+    async def run(self) -> None:
+        """Look for work when there may be some, and check polls from time to time; ends when no poll came for long."""
+        followed = asyncio.ensure_future(self.follow_wake_ups())
+        try:
+            while not self.closing():
+                self.attention.clear()
+                began = stopwatch()
+                await self.look()
+                await real_sleep(min(MAX_GAP_SECONDS, max(MIN_GAP_SECONDS, stopwatch() - began)))
+                left = self.check_at - self.clock.monotonic()
+                woken = left > 0 and await self.clock.wait(self.attention, left)
+                if not (woken or self.polls or self.unchecked):
+                    break
+        finally:
+            followed.cancel()
+            self.running = None
+            for poll in list(self.polls.values()):
+                poll.end()
+
+    async def follow_wake_ups(self) -> None:
+        while True:
+            await self.engine.wake.changed.wait()
+            self.attention.set()
+
+    async def look(self) -> None:
+        """Read which hosts have work, and hand it out to the polls that it concerns."""
+        self.looked.clear()
+        due, self.urgent = self.urgent, {}
+        now = self.clock.monotonic()
+        try:
+            if self.polls:
+                self.work = await self.db.read(sessions.work_of_hosts)
+                for route in {*self.work.ready, *self.work.to_cancel}:
+                    poll = self.polls.get(route.rpartition(":")[2])
+                    if poll is not None and self.concerns(poll, self.work):
+                        due[poll.host_id] = poll
+            if now >= self.check_at:
+                self.check_at = now + self.check_seconds
+                due |= {host_id: self.polls.get(host_id, poll) for host_id, poll in self.unchecked.items()}
+                self.forget_absent(now)
+            polls = list(due.values())
+            for start in range(0, len(polls), BATCH_ITEMS):
+                await self.hand_out(polls[start : start + BATCH_ITEMS])
+        except Exception as error:
+            if not isinstance(error, Unavailable):
+                log.exception("handing out jobs failed")
+            for poll in due.values():
+                poll.end(error=error)
+        finally:
+            self.looked.set()
+
+    def concerns(self, poll: Poll, work: WorkOfHosts) -> bool:
+        """Whether a poll would get some of this work."""
+        serial, read_only = hosts.routes_of(poll.host_id)
+        canceled = (*work.to_cancel.get(serial, ()), *work.to_cancel.get(read_only, ()))
+        return (
+            serial in work.ready
+            or (poll.request.room > 0 and read_only in work.ready)
+            or any(job_id not in poll.request.stopping for job_id in canceled)
+        )
+
+    async def hand_out(self, polls: Sequence[Poll]) -> None:
+        """Claim jobs for polls and store their heartbeats, in one transaction, and answer those that get something."""
+        for poll in polls:
+            if self.polls.get(poll.host_id) is poll and await poll.disconnected():
+                poll.end()
+        waiting = {
+            poll.host_id for poll in polls if self.polls.get(poll.host_id) is poll and not poll.answered.is_set()
+        }
+        seen = {poll.host_id for poll in polls if self.is_beat_due(poll)}
+        requests = [poll.request for poll in polls]
+        answers = await self.db.tx(lambda tx: hand_out(tx, requests, waiting, seen, self.lease, self.clock.now()))
+        for poll in polls:
+            self.deliver(poll, answers.get(poll.host_id))
+
+    def is_beat_due(self, poll: Poll) -> bool:
+        """Whether to store that the host of a poll was seen: from time to time, and its first metrics at once."""
+        known = self.known.get(poll.host_id)
+        if known is None or (poll.request.metrics is not None and not known.has_metrics):
+            return True
+        return self.clock.monotonic() - known.seen_at >= self.lease.total_seconds() / 10
+
+    def deliver(self, poll: Poll, answer: Record | None) -> None:
+        """Answer a poll, or the next poll of its session; an answer without content ends only a poll that does not
+        wait. Without an answer, its session is over."""
+        host_id, session = poll.host_id, poll.request.session
+        known = self.known.get(host_id)
+        if known is not None and known.session != session:
+            known = None
+        if self.unchecked.get(host_id) is poll:
+            del self.unchecked[host_id]
+        if answer is None:
+            if known is not None:
+                del self.known[host_id]
+            poll.end(error=SessionOver(SESSION_OVER))
+            return
+        if known is not None:
+            known.delivered = {f"{order['job_id']}.{order['fence']}" for order in answer["jobs"]}
+            if self.is_beat_due(poll):
+                known.seen_at = self.clock.monotonic()
+            known.has_metrics = known.has_metrics or poll.request.metrics is not None
+        newest = self.polls.get(host_id, poll)
+        receiver = newest if newest.request.session == session else poll
+        if answer["jobs"] or answer["cancel"]:
+            receiver.end(answer)
+        elif not poll.waits:
+            poll.end()
+
+    def forget_absent(self, now: float) -> None:
+        """Forget the hosts whose agents have not polled for a lease."""
+        earliest = now - self.lease.total_seconds()
+        for host_id, known in list(self.known.items()):
+            if known.seen_at < earliest and host_id not in self.polls:
+                del self.known[host_id]

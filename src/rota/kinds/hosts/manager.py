@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from rota.core.errors import Invalid, NotFound
-from rota.core.model import NewJob
-from rota.core.policy import NO_TERMS, Terms
+from rota.core.errors import Conflict, Invalid, NotFound
+from rota.core.model import AttemptResult, NewJob
+from rota.core.policy import NO_TERMS, RECONCILIATION, Terms
 from rota.core.redact import redacted
+from rota.core.states import Status
 from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.engine import jobs, runs
+from rota.engine import finishing, jobs, runs
 from rota.engine.commands import Engine
-from rota.kinds.hosts.dispatch import resolve
 from rota.kinds.hosts.runner import BATCH_ROUTE, open_batch, servers_of
-from rota.kinds.hosts.store import hosts
+from rota.kinds.hosts.store import hosts, sessions
 from rota.reports import jobs as job_reports
 
 
@@ -87,6 +88,29 @@ class HostManager:
         return await self.engine.db.read(host_job, self.org_id, job_id)
 
 
+def resolve(tx: Tx, org_id: str, job_id: str, applied: bool, outcome: object, now: datetime) -> str:
+    """Resolve a job that waits for reconciliation: applied, it has succeeded; else it is tried again. Raises NotFound,
+    or Conflict if it does not wait."""
+    claimed = sessions.lock_job(tx, org_id, job_id)
+    if claimed is None and not runs.of_job(tx, org_id, job_id):
+        raise NotFound(f"host job {job_id!r} not found")
+    if claimed is None or claimed.parked_reason != RECONCILIATION:
+        raise Conflict(f"job {job_id} is not waiting for reconciliation")
+    if not applied:
+        jobs.resume(tx, job_id, now)
+        return job_id
+    jobs.adopt(tx, job_id, claimed.job.fence, None, now)
+    adopted = sessions.lock_job(tx, org_id, job_id)
+    assert adopted is not None
+    assert adopted.run_id is not None
+    job = adopted.job
+    ended = AttemptResult(
+        job, Status.SUCCESS, "resolved", now, adopted.run_id, job.attempt, job.queued_at, outcome=redacted(outcome)
+    )
+    finishing.finish(tx, [ended], None, now)
+    return job_id
+
+
 def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     """Return a host job: the fields of any job, with its server, job type and payload without secrets."""
     job = job_reports.job(tx, org_id, job_id)
@@ -97,4 +121,5 @@ def host_job(tx: Tx, org_id: str, job_id: str) -> Record:
     fields = {"job_type": order["job_type"], "payload": redacted(order.get("payload") or {})}
     waits = living.parked_reason if living is not None else None
     server_id = job.pop("target")
-    return {**job, "server_instance_id": server_id, **fields, "waits_for": waits}
+    shown = {name: value for name, value in job.items() if name not in job_reports.DURABLE_FIELDS}
+    return {**shown, "server_instance_id": server_id, **fields, "waits_for": waits}

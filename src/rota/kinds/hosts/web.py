@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.frame.http.auth import Caller
+from rota.frame.http.reports import reports_of
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
 from rota.frame.web.sessions import Viewer
 from rota.kinds.hosts import reports as host_reports
@@ -25,7 +26,7 @@ LAST_BATCHES = 10
 @router.get("/hosts")
 async def list_all(request: Request, caller: Viewer) -> Response:
     """The hosts, the jobs that wait for reconciliation, and the last batches."""
-    engine, db, query = engine_of(request), engine_of(request).db, query_values(request, "cursor")
+    engine, db, query = engine_of(request), reports_of(request, caller), query_values(request, "cursor")
     now = engine.clock.now()
     items, cursor = await db.read(host_reports.list_hosts, caller.org_id, now, limit=PAGE_ROWS, cursor=query["cursor"])
     parked = (
@@ -50,7 +51,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 
 @router.get("/hosts/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
-    engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
+    engine, db, org_id = engine_of(request), reports_of(request, caller), caller.org_id
     host = await db.read(host_reports.host, org_id, key, engine.clock.now())
     servers: list[Record] = []
     if caller.reads("server-instances"):
@@ -73,7 +74,7 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 
 @router.get("/batches/{batch_id}")
 async def read_batch(request: Request, caller: Viewer, batch_id: str) -> Response:
-    batch = await engine_of(request).db.read(batches.batch, caller.org_id, batch_id)
+    batch = await reports_of(request, caller).read(batches.batch, caller.org_id, batch_id)
     return page(request, "batch.html", batch=batch)
 
 
@@ -81,7 +82,7 @@ async def running_jobs(request: Request, caller: Caller, host_ids: list[str]) ->
     """The running jobs of each host; none for a caller who may not read host jobs."""
     if not caller.reads("host-jobs"):
         return {host_id: [] for host_id in host_ids}
-    return await engine_of(request).db.read(host_reports.running_by_host, host_ids)
+    return await reports_of(request, caller).read(host_reports.running_by_host, host_ids)
 
 
 async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[Record]:
@@ -94,4 +95,4 @@ async def jobs_of(request: Request, caller: Caller, ids: list[str]) -> list[Reco
             job["server"], job["host_id"] = (server.name, server.host_id) if server else ("a deleted server", None)
         return jobs
 
-    return await engine_of(request).db.read(step)
+    return await reports_of(request, caller).read(step)

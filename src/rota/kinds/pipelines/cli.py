@@ -7,23 +7,24 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answer, ApiRefusal, Exit, exit_refused, fail, print_stderr
-from rota.frame.cli.options import Cursor, Limit, exactly_one, read_input
+from rota.frame.cli.completion import complete
+from rota.frame.cli.connection import Answer, ApiRefusal, Exit, exit_refused, fail, id_by_name, print_stderr
+from rota.frame.cli.options import Cursor, Limit, command_group, exactly_one, read_input
 from rota.frame.cli.output import plain, print_data, print_details, print_list, print_table, relative_time
 from rota.frame.cli.run_results import exit_with_status, find_run, wait_until_ended
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, preview and run pipelines (tables built from tables)."
-)
-triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List and edit the triggers of a pipeline.")
+app = command_group("Create, preview and run pipelines (tables built from tables).")
+triggers = command_group("List and edit the triggers of a pipeline.")
 app.add_typer(triggers, name="trigger")
 
-Name = Annotated[str, typer.Argument(help="namespace/layer/name")]
-TriggerId = Annotated[str, typer.Argument(help="id of the trigger")]
+Name = Annotated[str, typer.Argument(help="namespace/layer/name", autocompletion=complete("pipelines", "path"))]
+TriggerId = Annotated[
+    str, typer.Argument(help="the trigger: its id or, if no other has the same, its type, upstream or cron expression")
+]
 Sql = Annotated[str | None, typer.Option(help="one SELECT, or @file")]
 PIPELINE_FIELDS = (
-    "path", "type", "sql", "function", "reads", "description", "version", "max_runs", "max_age_days", "source",
-    "owner_id", "created_at", "updated_at",
+    "path", "type", "sql", "function", "reads", "append_by", "merge_by", "partition_by", "description", "version",
+    "max_runs", "max_age_days", "source", "owner_id", "created_at", "updated_at",
 )  # fmt: skip
 TRIGGER_FIELDS = (
     "id",
@@ -37,10 +38,10 @@ TRIGGER_FIELDS = (
 )
 
 
-@app.command("list")
+@app.command("list", reads=True)
 def list_all(
     ctx: typer.Context,
-    namespace: Annotated[str | None, typer.Option()] = None,
+    namespace: Annotated[str | None, typer.Option(help="only those of this namespace")] = None,
     layer: Annotated[str | None, typer.Option(help="bronze, silver or gold")] = None,
     pipeline_type: Annotated[str | None, typer.Option("--type", help="sql or python")] = None,
     limit: Limit = None,
@@ -55,14 +56,14 @@ def list_all(
     print_list(ctx.obj, page, ("path", "type", "version", "source", "description"), rows)
 
 
-@app.command()
-def namespaces(ctx: typer.Context) -> None:
+@app.command(reads=True)
+def namespaces(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List namespaces."""
-    page = ctx.obj.get("/pipelines/$namespaces")
+    page = ctx.obj.get("/pipelines/$namespaces", limit=limit, cursor=cursor)
     print_list(ctx.obj, page, ("name", "pipelines"), ([item["name"], str(item["pipelines"])] for item in page["items"]))
 
 
-@app.command()
+@app.command(reads=True)
 def graph(ctx: typer.Context) -> None:
     """Show the dependencies between pipelines: triggers, and tables that are read."""
     dependencies = ctx.obj.get("/pipelines/$graph")
@@ -71,16 +72,16 @@ def graph(ctx: typer.Context) -> None:
         print_table(("from", "to", "by"), ([edge["from"], edge["to"], edge["kind"]] for edge in edges))
 
 
-@app.command()
+@app.command(reads=True)
 def show(ctx: typer.Context, name: Name) -> None:
     """Show a pipeline."""
     print_details(ctx.obj, ctx.obj.get(path_of(name)), PIPELINE_FIELDS)
 
 
-@app.command()
-def versions(ctx: typer.Context, name: Name) -> None:
+@app.command(reads=True)
+def versions(ctx: typer.Context, name: Name, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the versions of a pipeline, newest first."""
-    page = ctx.obj.get(f"{path_of(name)}/versions")
+    page = ctx.obj.get(f"{path_of(name)}/versions", limit=limit, cursor=cursor)
     rows = (
         [str(item["version"]), relative_time(item["created_at"]), item["sql"] or item["function"]]
         for item in page["items"]
@@ -94,9 +95,16 @@ def save(
     name: Name,
     sql: Sql = None,
     function: Annotated[str | None, typer.Option(help="a pipeline function that a running program declares")] = None,
-    description: Annotated[str | None, typer.Option()] = None,
+    description: Annotated[str | None, typer.Option(help="description")] = None,
     max_runs: Annotated[int | None, typer.Option(help="maximum number of runs kept")] = None,
     max_age_days: Annotated[int | None, typer.Option(help="days that runs are kept")] = None,
+    append_by: Annotated[
+        str | None, typer.Option(help="column that only grows: rows above its last value are added")
+    ] = None,
+    merge_by: Annotated[
+        list[str] | None, typer.Option(help="key column: rows replace those with the same key; repeatable")
+    ] = None,
+    partition_by: Annotated[str | None, typer.Option(help="column of days: a run replaces the rows of one day")] = None,
 ) -> None:
     """Create a pipeline, or replace it as a new version."""
     exactly_one(sql=sql, function=function)
@@ -107,6 +115,9 @@ def save(
         "description": description,
         "max_runs": max_runs,
         "max_age_days": max_age_days,
+        "append_by": append_by,
+        "merge_by": merge_by or None,
+        "partition_by": partition_by,
     }
     fields = {field: value for field, value in body.items() if value is not None}
     namespace, layer, last = parts_of(name)
@@ -151,6 +162,19 @@ def run(
 
 
 @app.command()
+def backfill(
+    ctx: typer.Context,
+    name: Name,
+    first: Annotated[str, typer.Option("--from", help="first day, as YYYY-MM-DD")],
+    last: Annotated[str, typer.Option("--to", help="last day")],
+) -> None:
+    """Run a pipeline with --partition-by for each of these days."""
+    answer = ctx.obj.post(f"{path_of(name)}/$backfill", {"from": first, "to": last})
+    if not print_data(ctx.obj, answer):
+        print(f"{len(answer['job_ids'])} jobs enqueued")
+
+
+@app.command(reads=True)
 def preview(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
     """Show the first rows of its SQL, or of a draft; writes nothing."""
     result = ctx.obj.post(f"{path_of(name)}/$preview", draft(sql))
@@ -168,10 +192,10 @@ def validate(ctx: typer.Context, name: Name, sql: Sql = None) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-@triggers.command("list")
-def list_triggers(ctx: typer.Context, name: Name) -> None:
+@triggers.command("list", reads=True)
+def list_triggers(ctx: typer.Context, name: Name, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the triggers of a pipeline."""
-    page = ctx.obj.get(f"{path_of(name)}/triggers")
+    page = ctx.obj.get(f"{path_of(name)}/triggers", limit=limit, cursor=cursor)
     rows = (
         [
             trigger["id"],
@@ -213,21 +237,33 @@ def add(
 
 
 @triggers.command()
+def edit(
+    ctx: typer.Context,
+    name: Name,
+    trigger_id: TriggerId,
+    cooldown: Annotated[int, typer.Option(help="minimum seconds between two fires")],
+) -> None:
+    """Change the cooldown of a trigger."""
+    trigger = ctx.obj.patch(trigger_path(ctx, name, trigger_id), {"cooldown_seconds": cooldown})
+    print_details(ctx.obj, trigger, TRIGGER_FIELDS)
+
+
+@triggers.command()
 def enable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Enable a trigger."""
-    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": True}), TRIGGER_FIELDS)
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(ctx, name, trigger_id), {"enabled": True}), TRIGGER_FIELDS)
 
 
 @triggers.command()
 def disable(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Disable a trigger."""
-    print_details(ctx.obj, ctx.obj.patch(trigger_path(name, trigger_id), {"enabled": False}), TRIGGER_FIELDS)
+    print_details(ctx.obj, ctx.obj.patch(trigger_path(ctx, name, trigger_id), {"enabled": False}), TRIGGER_FIELDS)
 
 
 @triggers.command("rm")
 def remove(ctx: typer.Context, name: Name, trigger_id: TriggerId) -> None:
     """Delete a trigger."""
-    ctx.obj.delete(trigger_path(name, trigger_id))
+    ctx.obj.delete(trigger_path(ctx, name, trigger_id))
     print_stderr(f"trigger {trigger_id} deleted")
 
 
@@ -242,8 +278,14 @@ def path_of(name: str) -> str:
     return "/pipelines/" + "/".join(quote(part, safe="") for part in parts_of(name))
 
 
-def trigger_path(name: str, trigger_id: str) -> str:
-    return f"{path_of(name)}/triggers/{quote(trigger_id, safe='')}"
+def trigger_path(ctx: typer.Context, name: str, trigger: str) -> str:
+    triggers_path = f"{path_of(name)}/triggers"
+    trigger_id = id_by_name(ctx.obj, triggers_path, "triggers", trigger, trigger_names)
+    return f"{triggers_path}/{quote(trigger_id, safe='')}"
+
+
+def trigger_names(trigger: Answer) -> tuple[object, ...]:
+    return (trigger["type"], trigger["cron_expression"], *trigger["upstreams"])
 
 
 def draft(sql: str | None) -> Answer | None:

@@ -2,6 +2,8 @@
 opened, no process waits for another, and a failed run leaves the table as it was.
 
 Each run has an in-memory database of its own with access to the files that it reads and the one it writes, no others.
+A database that is locked to its files stays so, and is never used again. To open and close one takes longer than a
+small query, so after a run its database is replaced in the background by a spare one for the next run.
 """
 
 import asyncio
@@ -9,8 +11,10 @@ import contextlib
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,30 +25,23 @@ from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.ids import new_id
 from rota.db.paging import Record
 from rota.db.private_files import make_private_dir
-from rota.engine.org_limit import OrgLimit
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Materialisation, MaterialisationResult
+from rota.kinds.pipelines.increments import Increment, check_columns
 from rota.kinds.pipelines.registry import path_of
+from rota.kinds.pipelines.tables import PipelineTables
+from rota.kinds.pipelines.threaded import MAX_PREVIEWS, PREVIEW_SECONDS, ThreadedExecutor, plain
 
 T = TypeVar("T")
 
-PREVIEW_SECONDS = 30.0
-MAX_PREVIEWS, MAX_PREVIEWS_PER_ORG = 2, 1  # concurrent
-INTERRUPT_SECONDS = 0.1  # between interrupts: one that comes before its statement is lost
 
-
-class DuckDB:
+class DuckDB(ThreadedExecutor):
     """An Executor with so many slots; its files are in `place`, by org."""
 
     def __init__(self, place: Path, slots: int) -> None:
-        self.place, self.slots = place.absolute(), slots
-        self.running: dict[str, duckdb.DuckDBPyConnection | None] = {}
-        self.log_lines: dict[str, list[str]] = {}
-        self.threads = ThreadPoolExecutor(slots + MAX_PREVIEWS, "rota-duckdb")  # previews do not wait for runs
-        self.previews = OrgLimit(MAX_PREVIEWS, MAX_PREVIEWS_PER_ORG)
-
-    def capacity(self) -> int:
-        return self.slots - len(self.running)
+        super().__init__(slots, "rota-duckdb")
+        self.place = place.absolute()
+        self.spares: list[Future[duckdb.DuckDBPyConnection]] = []  # at most one; no query had it
 
     async def submit(self, order: Materialisation) -> MaterialisationResult:
         if self.capacity() <= 0:
@@ -55,12 +52,25 @@ class DuckDB:
         began = stopwatch()
         try:
             make_private_dir(draft.parent)
-            with await asyncio.to_thread(self.database, order.org_id, order.reads, draft) as con:
-                self.running[order.run_id] = con
-                write = functools.partial(self.write, con, draft)
-                rows = await (write(order.work) if isinstance(order.work, str) else order.work(con, write))
-            if draft.exists():
-                await replace_table(draft, table)
+            old = table if order.increment is not None and table.exists() else None
+            con = await self.in_thread(self.database, order.org_id, order.reads, draft, old)
+            self.running[order.run_id] = con
+            try:
+                write = functools.partial(self.write, con, order, draft, old)
+                if isinstance(order.work, str):
+                    rows: int | None = await write(order.work)
+                else:
+                    rows = await order.work(DuckDBConnection(con, order.reads), write)
+            except BaseException:
+                await self.to_the_end(con.close)
+                raise
+            self.running[order.run_id] = None
+            last_calls = [functools.partial(replace_table, draft, table)] if draft.exists() else []
+            if self.spares:
+                last_calls.append(functools.partial(con.close))
+            else:
+                self.spares.append(self.threads.submit(self.reopen, con))
+            await self.to_the_end(*last_calls)
             self.log(order, f"{order.path}: {rows} rows in {stopwatch() - began:.2f} s")
             return MaterialisationResult(rows, stopwatch() - began)
         finally:
@@ -72,23 +82,25 @@ class DuckDB:
         if con is not None:
             con.interrupt()
 
-    def logs(self, run_id: str) -> list[str]:
-        return self.log_lines.pop(run_id, [])
-
-    def log(self, order: Materialisation, line: str) -> None:
-        self.log_lines.setdefault(order.run_id, []).append(line)
-
-    async def write(self, con: duckdb.DuckDBPyConnection, draft: Path, result: object) -> int:
+    async def write(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        order: Materialisation,
+        draft: Path,
+        old: Path | None,
+        result: object,
+    ) -> int:
         """Write the rows of a query, or of the relation that a function returned; returns their count."""
         if result is None:
             return 0
+        if order.increment is not None:
+            change = functools.partial(write_change, con, order.path, order.increment, draft, old, result)
+            return await self.run(con, change)
         if isinstance(result, str):
             copy = f"COPY ({query(result)}) TO {quoted(draft)} (FORMAT parquet, USE_TMP_FILE false)"
             count = await self.run(con, lambda: con.execute(copy).fetchone())
             return int(count[0]) if count else 0
-        if not isinstance(result, duckdb.DuckDBPyRelation):
-            raise LogicError(f"a pipeline must return a relation like con.sql(…), or None; it returned {type(result)}")
-        relation = result
+        relation = await self.run(con, lambda: relation_of(con, result))
         await self.run(con, lambda: relation.write_parquet(str(draft)))
         count = await self.run(con, lambda: con.execute(f"SELECT count(*) FROM {parquet(draft)}").fetchone())
         return int(count[0]) if count else 0
@@ -118,7 +130,7 @@ class DuckDB:
     async def first_rows(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[object]]]:
         reads = self.check(sql)
         try:
-            with await asyncio.to_thread(self.database, org_id, reads) as con:
+            with await self.in_thread(self.database, org_id, reads) as con:
 
                 def select() -> tuple[list[dict[str, str]], list[list[object]]]:
                     result = con.execute(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
@@ -132,74 +144,148 @@ class DuckDB:
             reason = f"took longer than {PREVIEW_SECONDS:g} s" if timed_out else f"fails: {error}"
             raise Invalid("sql", sql, reason) from error
 
-    def database(self, org_id: str, reads: Sequence[str], draft: Path | None = None) -> duckdb.DuckDBPyConnection:
+    def database(
+        self, org_id: str, reads: Sequence[str], draft: Path | None = None, old: Path | None = None
+    ) -> duckdb.DuckDBPyConnection:
         """Return a database with views of the tables that are read, and no other access. Raises WorkError for a table
         that does not exist yet."""
         files = {path: self.file(org_id, path) for path in reads}
         missing = [path for path, file in files.items() if not file.exists()]
         if missing:
             raise WorkError(f"pipeline {missing[0]!r} has no table yet; run it first")
-        spill = self.place / ".spill" / new_id()  # per database: its files are deleted on close
-        make_private_dir(spill.parent)
-        limits: Config = {
-            "memory_limit": f"{max(1, 80 // (self.slots + MAX_PREVIEWS))}%",
-            "temp_directory": str(spill),
-        }
-        con = duckdb.connect(config=limits)
-        con.execute("SET enable_progress_bar = false")  # it would write to the terminal
-        allowed = [*files.values(), *([draft] if draft else [])]
-        con.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
+        allowed = [*files.values(), *filter(None, (draft, old))]
+        statements = [f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]"]
         for namespace in sorted({path.split("/")[0] for path in files}):
-            con.execute(f"ATTACH ':memory:' AS {named(namespace)}")
+            statements.append(f"ATTACH ':memory:' AS {named(namespace)}")
         for path, file in files.items():
             namespace, layer, name = map(named, path.split("/"))
-            con.execute(f"CREATE SCHEMA IF NOT EXISTS {namespace}.{layer}")
-            con.execute(f"CREATE VIEW {namespace}.{layer}.{name} AS SELECT * FROM {parquet(file)}")
-        for setting, value in LOCKED.items():
-            con.execute(f"SET {setting} = {value}")
+            statements.append(f"CREATE SCHEMA IF NOT EXISTS {namespace}.{layer}")
+            statements.append(f"CREATE VIEW {namespace}.{layer}.{name} AS SELECT * FROM {parquet(file)}")
+        statements += [f"SET {setting} = {value}" for setting, value in LOCK.items()]
+        try:
+            con = self.spares.pop().result()
+        except (IndexError, duckdb.Error):  # no spare is left, or it could not be opened
+            con = self.connect()
+        try:
+            con.execute("; ".join(statements))
+        except BaseException:
+            con.close()
+            raise
         return con
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """Open a database that has its limits, but is not locked to files yet."""
+        spill = self.place / ".spill" / new_id()  # per database: its files are deleted on close
+        make_private_dir(spill.parent)
+        memory_limit = f"{max(1, 80 // (self.slots + MAX_PREVIEWS))}%"
+        con = duckdb.connect(config={"memory_limit": memory_limit, "temp_directory": str(spill), **NO_EXTENSIONS})
+        con.execute("SET enable_progress_bar = false")  # it would write to the terminal
+        return con
+
+    def reopen(self, used: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+        """Close the database of a run and open a spare one."""
+        used.close()
+        return self.connect()
+
+    async def verify(self) -> None:
+        """DuckDB needs no configuration."""
+
+    async def close(self) -> None:
+        while self.spares:
+            spare = self.spares.pop()
+            with contextlib.suppress(duckdb.Error):  # it could not be opened
+                (await asyncio.wrap_future(spare)).close()
 
     async def run(self, con: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
         """Run a statement in a thread; when canceled, interrupt it until it has ended."""
-        future = asyncio.get_running_loop().run_in_executor(self.threads, call)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            while not future.done():
-                con.interrupt()
-                with contextlib.suppress(asyncio.CancelledError):  # already canceled
-                    await asyncio.wait([future], timeout=INTERRUPT_SECONDS)
-            future.exception()  # retrieved, so that asyncio does not log it
-            raise
+
+        async def interrupt() -> None:
+            con.interrupt()
+
+        return await self.interruptible(call, interrupt)
 
     def file(self, org_id: str, path: str) -> Path:
         return self.place / org_id / f"{path}.parquet"
 
 
+class DuckDBConnection:
+    """The Connection of a function."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, reads: Sequence[str]) -> None:
+        self.con, self.reads = con, reads
+
+    def duckdb_connection(self) -> duckdb.DuckDBPyConnection:
+        return self.con
+
+    def pipeline_tables(self) -> PipelineTables:
+        backend = import_module("rota.kinds.pipelines.duckdb_backend").backend_of(self.con)
+        tables = {}
+        for path in self.reads:
+            namespace, layer, name = path.split("/")
+            tables[path] = functools.partial(backend.table, name, database=(namespace, layer))
+        return PipelineTables(backend, tables)
+
+
+def write_change(
+    con: duckdb.DuckDBPyConnection,
+    path: str,
+    increment: Increment,
+    draft: Path,
+    old: Path | None,
+    result: object,
+) -> int:
+    """Write the table after a change, from its old file; returns the count of the new rows."""
+    if isinstance(result, str):
+        source = query(result)
+    else:
+        relation_of(con, result).create_view("rota_returned", replace=True)
+        source = "SELECT * FROM rota_returned"
+    new_rows = increment.new_rows(source, parquet(old) if old else None, named)
+    (count,) = con.execute(f"CREATE TEMP TABLE rota_new_rows AS {new_rows}").fetchone() or (0,)
+    if wrong_keys := increment.wrong_keys("rota_new_rows", named):
+        increment.check_keys((con.execute(wrong_keys).fetchone() or (0,))[0])
+    rows = "SELECT * FROM rota_new_rows"
+    if old is not None:
+        kept = con.sql(f"SELECT * FROM {parquet(old)}")
+        types = dict(zip(kept.columns, kept.types, strict=True))
+        check_columns(path, kept.columns, con.sql(rows).columns)
+        replaced = increment.replaced_rows("rota_new_rows", named)
+        unchanged = f"SELECT * FROM {parquet(old)} AS old_rows" + (
+            f" WHERE ({replaced}) IS NOT TRUE" if replaced else ""
+        )
+        casts = ", ".join(
+            f"CAST({named(name)} AS {column_type}) AS {named(name)}" for name, column_type in types.items()
+        )
+        rows = f"{unchanged} UNION ALL SELECT {casts} FROM rota_new_rows"
+    con.execute(f"COPY ({rows}) TO {quoted(draft)} (FORMAT parquet, USE_TMP_FILE false)")
+    return int(count)
+
+
+def relation_of(con: duckdb.DuckDBPyConnection, result: object) -> duckdb.DuckDBPyRelation:
+    """Return what a function returned as a relation: a relation as it is, an Ibis table by its rows. Raises LogicError
+    for anything else."""
+    if isinstance(result, duckdb.DuckDBPyRelation):
+        return result
+    if (ibis := sys.modules.get("ibis")) is not None and isinstance(result, ibis.Table):
+        backend = import_module("rota.kinds.pipelines.duckdb_backend").backend_of(con)
+        return con.from_arrow(backend.to_pyarrow(result))
+    raise LogicError(
+        f"a pipeline must return a relation like con.sql(…), an Ibis table or None; it returned {type(result)}"
+    )
+
+
 Config = dict[str, str | bool | int | float | list[str]]
-LOCKED: Config = {  # the last one forbids to change the others
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "enable_external_access": "false",
-    "lock_configuration": "true",
-}
+NO_EXTENSIONS: Config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+LOCK: Config = {"enable_external_access": "false", "lock_configuration": "true"}  # the last one locks all settings
+LOCKED: Config = {**NO_EXTENSIONS, **LOCK}
 
 
-async def replace_table(draft: Path, table: Path) -> None:
-    """Rename the draft to the table, and fsync both: a success survives a power cut. Cancellation is ignored from
-    here."""
-
-    def move() -> None:
-        draft.chmod(0o600)
-        fsync(draft)
-        draft.replace(table)
-        fsync(table.parent)  # else a crash may bring the old table back
-
-    moving = asyncio.ensure_future(asyncio.to_thread(move))
-    while not moving.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([moving])
-    moving.result()
+def replace_table(draft: Path, table: Path) -> None:
+    """Rename the draft to the table, and fsync both: a success survives a power cut."""
+    draft.chmod(0o600)
+    fsync(draft)
+    draft.replace(table)
+    fsync(table.parent)  # else a crash may bring the old table back
 
 
 def fsync(path: Path) -> None:
@@ -253,10 +339,3 @@ def named(part: str) -> str:
 
 def parquet(file: Path) -> str:
     return f"read_parquet({quoted(file)})"
-
-
-def plain(value: object) -> object:
-    """Return a JSON value as it is, any other value as text."""
-    if isinstance(value, bool | str | float | None) or (isinstance(value, int) and abs(value) < 2**63):
-        return value
-    return str(value)

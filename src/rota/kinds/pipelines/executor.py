@@ -1,4 +1,4 @@
-"""The port of pipeline executors, and the default executor."""
+"""The port of pipeline executors, and the choice of the executor by configuration."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from rota.core.errors import Invalid
+from rota.kinds.pipelines.increments import Increment
+from rota.kinds.pipelines.tables import PipelineTables
+from rota.version import DISTRIBUTION
+
+POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 Write = Callable[[object], Awaitable[int]]  # writes a result as the table; returns its row count
-Materialise = Callable[[Any, Write], Awaitable[int | None]]  # of a connection and a Write; returns the row count
+Materialise = Callable[["Connection", Write], Awaitable[int | None]]  # returns the row count
+SlugOf = Callable[[str], Awaitable[str]]  # returns the slug of an org, of its id
+
+
+class Connection(Protocol):
+    """The connection of a run, in the types that functions can ask for. Its methods block."""
+
+    def duckdb_connection(self) -> Any:
+        """Return a DuckDB connection in which the tables that the function reads can be read."""
+        ...
+
+    def pipeline_tables(self) -> PipelineTables:
+        """Return the tables that the function reads as Ibis tables."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +39,7 @@ class Materialisation:
     path: str
     reads: Sequence[str]
     work: str | Materialise
+    increment: Increment | None = None  # None: the result replaces the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +73,32 @@ class Executor(Protocol):
         """Return the paths of the tables that a query reads. Raises Invalid unless it is one SELECT."""
         ...
 
+    async def verify(self) -> None:
+        """Check that the engine accepts the configuration. Raises Conflict if an operator must change something, and
+        Unavailable if the engine is out of reach."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is kept between materialisations."""
+        ...
+
     async def preview(self, org_id: str, sql: str, limit: int) -> tuple[list[dict[str, str]], list[list[object]]]:
         """Return the columns and the first rows of a query. Writes nothing."""
         ...
 
 
-def executor_here(place: Path, slots: int) -> Executor | None:
-    """Return the DuckDB executor with its files in `place`; None if `rota[duckdb]` is not installed."""
+def executor_here(place: Path, slots: int, url: str = "", slug_of: SlugOf | None = None) -> Executor | None:
+    """Return the executor of an engine, by default DuckDB with its files in `place`; None if DuckDB is not installed.
+    Raises Invalid for the URL of an engine whose extra is not installed."""
+    if url:
+        assert slug_of is not None
+        if find_spec("ibis") is None or find_spec("psycopg") is None:
+            raise Invalid("pipelines_url", url.split(":")[0], f"needs Ibis: install {DISTRIBUTION}[ibis]")
+        warehouse = import_module("rota.kinds.pipelines.postgres").Postgres(url)
+        ibis_executor: Executor = import_module("rota.kinds.pipelines.ibis_executor").IbisExecutor(
+            warehouse, slots, slug_of
+        )
+        return ibis_executor
     if find_spec("duckdb") is None:
         return None
     executor: Executor = import_module("rota.kinds.pipelines.duckdb").DuckDB(place, slots)

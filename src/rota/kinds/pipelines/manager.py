@@ -3,25 +3,32 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from math import ceil
 from typing import Unpack
 
+import structlog
+
 from rota.access.store import accounts
 from rota.core import schedule_form
-from rota.core.errors import MISSING, Conflict, Invalid, NotFound, RotaError, together
+from rota.core.errors import MISSING, Conflict, Invalid, NotFound, RotaError, Unavailable, together
 from rota.core.model import Schedule
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
 from rota.engine.audit_log import AuditEntry
-from rota.engine.commands import Engine, EnqueueOptions
+from rota.engine.commands import Engine
+from rota.engine.enqueueing import EnqueueOptions
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.executor import Executor
+from rota.kinds.pipelines.increments import days_between, to_store
 from rota.kinds.pipelines.models import PipelineBody, PipelineChanges, TriggerBody, TriggerChanges
 from rota.kinds.pipelines.records import PipelineRow
 from rota.kinds.pipelines.registry import DeclaredPipeline, PipelineRegistry
 from rota.kinds.pipelines.runner import PipelineRunner
+from rota.version import DISTRIBUTION
+
+log = structlog.get_logger("rota.pipelines")
 
 PREVIEW_ROWS = 50
 WEBHOOK_TOKEN_BYTES = 32
@@ -86,6 +93,13 @@ class PipelineManager:
         await self.row(path)
         (job_id,) = await self.engine.enqueue(self.org_id, "pipeline", path, [payload], trace=trace, **options)
         return job_id
+
+    async def backfill(self, path: str, first: date, last: date) -> list[str]:
+        """Enqueue a job for each of these days of a pipeline with partitions; returns their ids. Raises Invalid."""
+        if (await self.row(path)).increment is None or not (await self.find(path))["partition_by"]:
+            raise Invalid("path", path, "has no partitions: only a pipeline with partition_by has days to backfill")
+        payloads = [{"day": day.isoformat()} for day in days_between(first, last)]
+        return await self.engine.enqueue(self.org_id, "pipeline", path, payloads, trigger="backfill")
 
     async def preview(self, path: str, sql: str | None = None) -> Record:
         """Return columns and first rows of a pipeline's SQL, or of a draft. Writes nothing."""
@@ -158,7 +172,7 @@ class PipelineManager:
     @property
     def executor(self) -> Executor:
         if self.runner.executor is None:
-            raise Conflict("pipelines need DuckDB, which is not installed here: install rota[duckdb]")
+            raise Conflict(f"pipelines need DuckDB, which is not installed here: install {DISTRIBUTION}[duckdb]")
         return self.runner.executor
 
     async def row(self, path: str) -> PipelineRow:
@@ -183,6 +197,7 @@ class PipelineManager:
             wrong.append(Invalid(other, getattr(form, other), f"is not a field of type {pipeline_type}"))
         if wrong:
             raise together(wrong)
+        await self.executor.verify()
         if pipeline_type == "python":
             await self.check_function(text)
         return {
@@ -193,6 +208,7 @@ class PipelineManager:
             "description": form.description or "",
             "max_runs": form.max_runs,
             "max_age_days": form.max_age_days,
+            "increment": to_store(form.append_by, form.merge_by, form.partition_by),
             "reads": await self.check(text, path) if pipeline_type == "sql" else [],
         }
 
@@ -253,6 +269,11 @@ async def declare(engine: Engine, org: str, declared: PipelineRegistry) -> None:
         raise NotFound(f"org {org!r} not found; create it first")
     system = await engine.db.tx(orgs.system_user, org_id, now)
     manager = PipelineManager(engine.audited_as(AuditEntry(org_id, system, "pipelines", "declare")), org_id)
+    if manager.runner.executor is not None:
+        try:
+            await manager.runner.executor.verify()
+        except Unavailable as error:  # a program starts without its engine: runs are retried until it is back
+            log.warning("the engine of pipelines is out of reach", error=error.message)
     rows = [row_of(manager, pipeline, system) for pipeline in declared.pipelines.values()]
     await manager.engine.db.tx(store.sync, org_id, rows, now)
 
@@ -267,6 +288,7 @@ def row_of(manager: PipelineManager, pipeline: DeclaredPipeline, owner_id: str) 
         "reads": list(pipeline.reads) if sql is None else manager.executor.check(sql),
         "description": pipeline.description,
         "owner_id": owner_id,
+        "increment": pipeline.increment,
         "source": "code",
         "after": list(pipeline.after),
     }

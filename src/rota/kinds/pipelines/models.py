@@ -1,13 +1,15 @@
 """Bodies and answers of the routes of pipelines, their triggers and webhooks."""
 
+from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from rota.core import parse
 from rota.core.errors import Invalid
-from rota.core.schedule_form import Expression, Zone
+from rota.core.timing_form import Expression, Zone
 from rota.core.wire import SPAN_SECONDS_MAX, Answer, At, Id, RequestBody, StorableText, checked, example
+from rota.kinds.pipelines.increments import read_column, read_day
 from rota.kinds.pipelines.registry import read_path, slug
 
 SQL_CHARACTERS = 100_000
@@ -35,6 +37,12 @@ Code = Annotated[
     PlainValidator(checked(read_code)),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": SQL_CHARACTERS}),
 ]
+ColumnName = Annotated[
+    str,
+    PlainValidator(checked(read_column)),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,59}$"}),
+]
+Day = Annotated[date, PlainValidator(checked(read_day)), WithJsonSchema({"type": "string", "format": "date"})]
 Upstream = Annotated[str, PlainValidator(checked(read_path)), WithJsonSchema(PATH_SCHEMA)]
 Upstreams = Annotated[
     list[str],
@@ -60,6 +68,9 @@ class PipelineChanges(RequestBody):
     description: Annotated[str, Field(max_length=2000), StorableText] | None = None
     max_runs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     max_age_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    append_by: ColumnName | None = None
+    merge_by: Annotated[list[ColumnName], Field(min_length=1, max_length=20)] | None = None
+    partition_by: ColumnName | None = None
 
 
 class PipelineBody(PipelineChanges):
@@ -92,6 +103,9 @@ class Pipeline(Answer):
     version: int
     max_runs: int | None
     max_age_days: int | None
+    append_by: str | None
+    merge_by: list[str] | None
+    partition_by: str | None
     source: str
     created_at: At
     updated_at: At
@@ -102,6 +116,9 @@ class PipelineVersion(Answer):
     type: PipelineType
     sql: str | None
     function: str | None
+    append_by: str | None
+    merge_by: list[str] | None
+    partition_by: str | None
     created_at: At
 
 
@@ -109,6 +126,19 @@ class PipelineRunBody(RequestBody):
     model_config = example({})
 
     input: Annotated[object, WithJsonSchema({"type": "object"})] | None = None  # the runner validates it
+
+
+class PipelineBackfillBody(RequestBody):
+    """The first and the last day of a backfill."""
+
+    model_config = example({"from": "2026-01-01", "to": "2026-01-03"})
+
+    first: Day = Field(alias="from")
+    last: Day = Field(alias="to")
+
+
+class JobIds(Answer):
+    job_ids: list[Id]
 
 
 class DraftBody(RequestBody):

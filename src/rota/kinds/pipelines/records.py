@@ -1,10 +1,10 @@
 """Records of the tables of pipelines, built by column name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rota.core.timing import triggers
+from rota.core.timing import stored, triggers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class PipelineRow:
     version: int
     max_runs: int | None
     max_age_days: int | None
+    increment: Mapping[str, Sequence[str]] | None
     source: str
     created_at: datetime
     updated_at: datetime
@@ -51,7 +52,7 @@ class TriggerRow:
     @property
     def cron(self) -> str | None:
         """The cron expression of its schedule."""
-        trigger = None if self.timing is None else triggers.load(self.timing).trigger
+        trigger = None if self.timing is None else stored.load(self.timing).trigger
         return trigger.expression if isinstance(trigger, triggers.Cron) else None
 
     @property

@@ -2,11 +2,12 @@
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from rota.core.errors import Invalid
+from rota.kinds.pipelines.increments import to_store
 
 LAYERS = ("bronze", "silver", "gold")
 SLUG = re.compile(r"[a-z][a-z0-9_-]{0,59}")
@@ -22,6 +23,7 @@ class DeclaredPipeline:
     reads: tuple[str, ...]  # of a function: its code does not show them
     after: tuple[str, ...]  # paths of its upstreams
     description: str
+    increment: Mapping[str, Sequence[str]] | None = None
 
 
 class PipelineOptions(TypedDict, total=False):
@@ -30,6 +32,9 @@ class PipelineOptions(TypedDict, total=False):
     reads: Sequence[str]  # tables that a function reads
     after: str | Sequence[str]  # upstream pipelines
     description: str
+    append_by: str  # a column that only grows: rows above its last value are added
+    merge_by: str | Sequence[str]  # key columns: rows replace those with the same key
+    partition_by: str  # a column of days: a run replaces one day
 
 
 class PipelineRegistry:
@@ -60,6 +65,7 @@ class PipelineRegistry:
             reads=tuple(read_path(table, "reads") for table in reads),
             after=tuple(read_path(upstream, "after") for upstream in upstreams),
             description=first_line,
+            increment=to_store(options.get("append_by"), options.get("merge_by"), options.get("partition_by")),
         )
 
     def functions(self) -> list[str]:

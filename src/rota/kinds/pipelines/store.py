@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, literal_column, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, literal_column, or_, select, update
 
 from rota.core.errors import Conflict, Invalid, NotFound
 from rota.core.ids import new_id
@@ -18,18 +18,19 @@ from rota.core.states import Status
 from rota.db import tables
 from rota.db.dialect import Query, ResultRow, Tx, lock_keys
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, page_by
-from rota.db.statement import insert_new, insert_rows
+from rota.db.statement import Statement, insert_new, insert_rows
 from rota.db.tables import pipeline_triggers, pipeline_upstreams, pipeline_versions, pipelines
 from rota.engine import jobs, runs, schedules
 from rota.engine.records import RunRow
+from rota.kinds.pipelines.increments import flat
 from rota.kinds.pipelines.records import FiringTrigger, PipelineRow, TriggerRow
 from rota.reports import runs as run_reports
-from rota.reports.runs import path_filters
+from rota.reports.runs import path_filters, path_patterns
 
 p, t, u = pipelines.c, pipeline_triggers.c, pipeline_upstreams.c
 PIPELINE = "pipeline"  # the kind
 LIVING = p.deleted_at.is_(None)
-VERSIONED_FIELDS = ("type", "sql", "function")  # a change of these is a new version
+VERSIONED_FIELDS = ("type", "sql", "function", "increment")  # a change of these is a new version
 
 SUCCESS, DEPENDENCY, WEBHOOK = "pipeline_success", "cron_dependency", "webhook"
 SQL_ROUTE = "pipeline:sql"
@@ -129,8 +130,8 @@ def save_version(tx: Tx, row: Mapping[str, object], now: datetime) -> None:
 
 
 def record(row: ResultRow | PipelineRow) -> Record:
-    names = (name for name in PipelineRow.__slots__ if name not in ("org_id", "deleted_at"))
-    fields = {name: getattr(row, name) for name in names}
+    names = (name for name in PipelineRow.__slots__ if name not in ("org_id", "deleted_at", "increment"))
+    fields = {name: getattr(row, name) for name in names} | flat(row.increment)
     namespace, layer, name = row.path.split("/")
     return {**fields, "namespace": namespace, "layer": layer, "name": name}
 
@@ -150,7 +151,8 @@ def list_pipelines(
     type: str | None = None,
 ) -> Page:
     """Return a page of pipelines, by path."""
-    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *path_filters(p.path, namespace, layer, None))
+    in_part = path_filters(p.path, path_patterns(namespace, layer, None))
+    stmt = select(pipelines).where(p.org_id == org_id, LIVING, *in_part)
     stmt = stmt if type is None else stmt.where(p.type == type)
     return page_by(tx, stmt, p.path, limit, cursor, record)
 
@@ -158,22 +160,21 @@ def list_pipelines(
 def list_versions(tx: Tx, org_id: str, key: str) -> list[Record]:
     """Return the versions of a pipeline, newest first."""
     v = pipeline_versions.c
-    stmt = select(v.version, v.type, v.sql, v.function, v.created_at)
+    stmt = select(v.version, v.type, v.sql, v.function, v.created_at, v.increment)
     of_pipeline = stmt.where(v.pipeline_id == get(tx, org_id, key).id)
-    return [dict_of(row) for row in tx.execute(of_pipeline.order_by(v.version.desc()))]
+    versions = [dict_of(row) for row in tx.execute(of_pipeline.order_by(v.version.desc()))]
+    return [version | flat(version.pop("increment")) for version in versions]
+
+
+def zone_of(tx: Tx, schedule_id: str | None) -> str:
+    """Return the time zone of a schedule; UTC without one."""
+    timing = tx.execute(select(tables.schedules.c.timing).where(tables.schedules.c.id == schedule_id)).scalar()
+    return "UTC" if timing is None else str(timing["zone"])
 
 
 def last_runs(tx: Tx, org_id: str, path: str, limit: int) -> list[Record]:
     """Return runs of a pipeline, newest first: queued and running ones, then those that ended."""
-    j, r = tables.jobs.c, tables.runs.c
-    of_kind = r.kind == literal_column("'pipeline'")  # a literal: the planner uses a partial index only for constants
-    living = select(tables.jobs).where(j.org_id == org_id, j.kind == "pipeline", j.target == path).order_by(j.id.desc())
-    live_runs = run_reports.with_target_names(
-        tx, [run_reports.living_run(row) for row in tx.execute(living.limit(limit))]
-    )
-    ended = select(*run_reports.RUN).where(of_kind, r.org_id == org_id, r.target == path)
-    ended = ended.order_by(r.recorded_at.desc(), r.id.desc()).limit(limit)
-    return (live_runs + [run_reports.ended_run(row) for row in tx.execute(ended)])[:limit]
+    return run_reports.list_runs(tx, org_id, kind=PIPELINE, target=path, limit=limit)[0]
 
 
 def namespaces(tx: Tx, org_id: str) -> list[Record]:
@@ -308,24 +309,38 @@ def drop_triggers(tx: Tx, where: ColumnElement[bool]) -> None:
 
 # firing
 
+UPSTREAMS = Statement(
+    """Return those of these pipelines that a trigger has as an upstream.""",
+    """
+    SELECT {returns} FROM batch CROSS JOIN pipelines CROSS JOIN pipeline_upstreams
+    WHERE pipelines.org_id = batch.org_id AND pipelines.path = batch.path AND pipelines.deleted_at IS NULL
+          AND pipeline_upstreams.pipeline_id = pipelines.id
+    """,
+    batch={"org_id": p.org_id, "path": p.path},
+    returns={"pipeline_id": u.pipeline_id},
+)
+
 
 def follow(tx: Tx, ended: Sequence[AttemptResult], now: datetime) -> None:
-    """Mark the pipelines that succeeded as fresh upstreams, and fire the triggers that wait for them."""
+    """Mark the pipelines that succeeded as fresh upstreams, and fire the triggers that wait for them. It locks these
+    triggers first, as `claim_slot` does: else each might miss what the other has not committed."""
     succeeded = {(result.job.org_id, result.job.target) for result in ended if result.status is Status.SUCCESS}
-    if not succeeded:
+    upstreams = {pipeline_id for (pipeline_id,) in UPSTREAMS.run(tx, sorted(succeeded))}
+    if not upstreams:
         return
-    stmt = select(p.id).where(tuple_(p.org_id, p.path).in_(succeeded), LIVING)
-    upstreams = list(tx.execute(stmt).scalars())
+    of_upstreams = t.id.in_(select(u.trigger_id).where(u.pipeline_id.in_(upstreams)))
+    locked = select(t.id, t.type, t.waits).where(of_upstreams, t.type.in_((SUCCESS, DEPENDENCY))).order_by(t.id)
+    rows = tx.execute(locked.with_for_update()).all()
     stale = and_(u.pipeline_id.in_(upstreams), ~u.fresh)
     tx.execute(update(pipeline_upstreams).where(stale).values(fresh=True))
-    can_fire = or_(t.type == SUCCESS, and_(t.type == DEPENDENCY, t.waits))
-    waiting = select(t.id).join(pipeline_upstreams, u.trigger_id == t.id).where(u.pipeline_id.in_(upstreams), can_fire)
-    fire_triggers(tx, set(tx.execute(waiting).scalars()), now)
+    fire_triggers(tx, {row.id for row in rows if row.type == SUCCESS or row.waits}, now)
 
 
 def fire_triggers(tx: Tx, trigger_ids: Collection[str], now: datetime) -> dict[str, str]:
     """Enqueue a job for each of these triggers that may fire now; returns job ids by trigger. A job of the trigger that
     still waits is reused: it will read the new data."""
+    if not trigger_ids:
+        return {}
     fields = (p.path, p.type.label("runs"), p.function, tables.orgs.c.slug, tables.schedules.c.timing)
     joined = pipeline_triggers.join(pipelines, p.id == t.pipeline_id).join(tables.orgs, tables.orgs.c.id == t.org_id)
     stmt = (

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from rota.db.dialect import Tx
 from rota.db.paging import Record
+from rota.frame.http.reports import reports_of
 from rota.frame.web.actions import call_api
 from rota.frame.web.drawings import MOST, Box, network
 from rota.frame.web.pages import NavigationItem, engine_of, history, next_page_url, page, query_values
@@ -27,7 +28,7 @@ LAST_RUNS = 10
 @router.get("/pipelines")
 async def list_all(request: Request, caller: Viewer) -> Response:
     """The list, filtered by namespace, layer and type, with a drawing of the dependencies in the namespace."""
-    db, query = engine_of(request).db, query_values(request, "namespace", "layer", "type", "cursor")
+    db, query = reports_of(request, caller), query_values(request, "namespace", "layer", "type", "cursor")
     items, cursor = await db.read(store.list_pipelines, caller.org_id, limit=PAGE_ROWS, **query)
     paths = [item["path"] for item in items]
 
@@ -64,7 +65,7 @@ async def try_out(request: Request, caller: Viewer, namespace: str, layer: str, 
 
 
 async def show(request: Request, caller: Viewer, path: str, tried: Record | None = None, status: int = 200) -> Response:
-    db, org_id = engine_of(request).db, caller.org_id
+    db, org_id = reports_of(request, caller), caller.org_id
     pipeline = await PipelineManager(engine_of(request), org_id).find(path)
     graph = await db.read(store.graph, org_id)
     near = {path, *(other for edge in graph["edges"] if path in (edge["from"], edge["to"])
@@ -83,7 +84,7 @@ async def show(request: Request, caller: Viewer, path: str, tried: Record | None
 
 async def planned(request: Request, caller: Viewer, paths: list[str]) -> dict[str, list[Record]]:
     """Return the schedules of each of these pipelines."""
-    schedules, _ = await engine_of(request).db.read(
+    schedules, _ = await reports_of(request, caller).read(
         schedule_reports.list_schedules, caller.org_id, kind="pipeline", targets=paths, sort="id", limit=100
     )
     return {path: [schedule for schedule in schedules if schedule["target"] == path] for path in paths}

@@ -19,6 +19,7 @@ from rota.frame.http.contract import (
     trace_of,
 )
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 from rota.kinds.tasks import reports
 from rota.kinds.tasks.manager import TaskManager
 from rota.kinds.tasks.models import (
@@ -48,7 +49,7 @@ async def list_all(
     enabled: bool | None = None,
 ) -> Response:
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "task_type": task_type, "enabled": enabled}
-    items, next_cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
+    items, next_cursor = await reports_of(request, caller).read(reports.list_tasks, caller.org_id, **filters)
     return answer_page(([visible_task(item, caller) for item in items], next_cursor))
 
 
@@ -122,7 +123,7 @@ async def create_schedule(request: Request, caller: Operator, key: str, body: Ta
 async def schedules(request: Request, caller: Viewer, key: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """The schedules of this task."""
     row = await manager(request, caller).row(key)
-    db = engine_of(request).db
+    db = reports_of(request, caller)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "targets": [row.id, row.name], "sort": "id"}
     items, next_cursor = await db.read(schedule_reports.list_schedules, caller.org_id, **filters)
     return answer_page(([{**item, "task_id": row.id} for item in items], next_cursor))

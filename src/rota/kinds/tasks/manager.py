@@ -12,12 +12,16 @@ from rota.core.redact import HIDDEN, has_hidden
 from rota.db.dialect import Tx
 from rota.db.paging import Record
 from rota.engine import orgs, schedules, workers
-from rota.engine.commands import Engine, EnqueueOptions
+from rota.engine.commands import Engine
+from rota.engine.enqueueing import EnqueueOptions
 from rota.kinds.tasks import reports, store
+from rota.kinds.tasks.executors.options import check_executor
+from rota.kinds.tasks.flow_options import check_flow_options
 from rota.kinds.tasks.models import TaskBody, TaskChanges, TaskReplacement, TaskScheduleBody
-from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS
-from rota.kinds.tasks.runner import DISABLED_ROUTE, TaskRunner, row_route
+from rota.kinds.tasks.registry import COMMAND_OPTIONS, OPTIONS, task_options
+from rota.kinds.tasks.runner import TaskRunner
 from rota.kinds.tasks.store import TaskRow
+from rota.kinds.tasks.targets import DISABLED_ROUTE, row_route
 from rota.reports import schedules as schedule_reports
 
 STORED_OPTIONS = tuple(name for name in OPTIONS if name != "version")  # Rota numbers the versions of stored tasks
@@ -58,6 +62,7 @@ class TaskManager:
     async def create(self, body: TaskBody | Mapping[str, object]) -> Record:
         """Store a task. Raises Invalid if it is enabled and no running program has its function."""
         fields = task_columns(TaskBody.read(body).stored())
+        check_not_declared(fields, None)
         await self.check_function(fields)
 
         def step(tx: Tx) -> str:
@@ -91,6 +96,7 @@ class TaskManager:
             raise Conflict(
                 f"task {old.name!r} is the target of a schedule by this name; set the schedule's target to its id first"
             )
+        check_not_declared(fields, old)
         await self.check_function(fields)
         new = replace(old, **{**fields, "id": old.id})
         route = await self.runner.route_of(new)
@@ -125,6 +131,7 @@ class TaskManager:
     async def save(self, task: TaskIn) -> Record:
         """Store a task, or replace the one with its id."""
         fields = task_columns(TaskBody.read(task.body()).stored())
+        check_not_declared(fields, None)
         now = self.engine.clock.now()
 
         def step(tx: Tx) -> str:
@@ -268,6 +275,15 @@ def task_columns(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "task_type": task_type, "enabled": enabled, "options": options or None}
 
 
+def check_not_declared(fields: Mapping[str, Any], old: TaskRow | None) -> None:
+    """Raises Invalid for an executor of a function that is not set where the function is declared."""
+    executor = (fields["options"] or {}).get("executor")
+    declared = ((old.options if old is not None else None) or {}).get("executor")
+    if fields["task_type"] == "python" and executor is not None and executor != declared:
+        reason = "is set where the function is declared, by @app.task(executor=…); leave it out"
+        raise Invalid("executor", executor, reason)
+
+
 def check_not_hidden(fields: Mapping[str, object]) -> None:
     """Raises Invalid for a field that is sent back with the placeholder of a hidden secret."""
     for name in ("env", "stdin", "parameters"):
@@ -276,8 +292,12 @@ def check_not_hidden(fields: Mapping[str, object]) -> None:
 
 
 def check_options(options: Mapping[str, object], task_type: str) -> None:
-    """Raises Invalid for options of commands in a task of type python."""
+    """Raises Invalid for options of commands in a task of type python, and for options that do not fit together."""
     wrong = [name for name in COMMAND_OPTIONS if name in options] if task_type == "python" else []
     if wrong:
         reason = "is an option of commands, not of functions; null removes it"
         raise together([Invalid(name, options[name], reason) for name in wrong])
+    parsed = task_options(options)
+    check_flow_options(parsed, None, is_command=task_type == "shell")
+    if unfit := check_executor(parsed, is_command=task_type == "shell"):
+        raise together(unfit)

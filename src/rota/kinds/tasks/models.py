@@ -16,13 +16,19 @@ from pydantic import (
 
 from rota.core import parse
 from rota.core.errors import Invalid
-from rota.core.schedule_form import EXAMPLE, OldName, ScheduleFields, WholeTiming
+from rota.core.flow import MAX_BURST, MAX_PLACES
+from rota.core.schedule_form import EXAMPLE, OldName, ScheduleFields
+from rota.core.steps import OnNewVersion
+from rota.core.timing_form import WholeTiming
 from rota.core.wire import (
     Answer,
     At,
     Id,
+    Label,
     Name,
     NameText,
+    Priority,
+    RateText,
     RequestBody,
     Retry,
     Ulid,
@@ -113,6 +119,10 @@ class TaskChanges(RequestBody):
     retry: Retry | None = None
     timeout: Timeout | None = None
     isolation: Literal["none", "process"] | None = None
+    executor: (
+        Annotated[Literal["dask"], Field(description="where it runs, if not in its worker; declared by programs")]
+        | None
+    ) = None
     cache_ttl: CacheTtl | None = None
     env: Env | None = None
     cwd: Cwd | None = None
@@ -121,6 +131,21 @@ class TaskChanges(RequestBody):
     delete_with_schedule: (
         Annotated[bool, Field(description="whether the task goes with the last schedule that runs it")] | None
     ) = None
+
+    queue: Name | None = None
+    priority: Priority | None = None
+    rate: RateText | None = None
+    burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None
+    rate_key: Label | None = None
+    max_running: Annotated[int, Field(ge=1, le=MAX_PLACES)] | None = None
+    max_running_key: Label | None = None
+    heartbeat: Timeout | None = None
+    debounce: Timeout | None = None
+    debounce_key: Label | None = None
+    debounce_max: Timeout | None = None
+    throttle: Timeout | None = None
+    throttle_key: Label | None = None
+    on_new_version: OnNewVersion | None = None
 
     def stored(self) -> dict[str, object]:
         """Return the fields that were sent, as they are stored."""

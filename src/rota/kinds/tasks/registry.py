@@ -10,11 +10,16 @@ from datetime import timedelta
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from rota.core import parse
-from rota.core.errors import Conflict, Invalid
+from rota.core.errors import Conflict, Invalid, together
+from rota.core.flow import Rate
 from rota.core.model import PAYLOAD_LIMIT
 from rota.core.policy import Retry, parse_retry
+from rota.core.steps import OnNewVersion
 from rota.core.timing.triggers import parse_interval
 from rota.db.paging import Record
+from rota.kinds.tasks.executors.functions import check_function
+from rota.kinds.tasks.executors.options import EXECUTORS, check_executor
+from rota.kinds.tasks.flow_options import FLOW_OPTIONS, check_flow_options
 from rota.user_code.injection import Injector
 
 P = ParamSpec("P")
@@ -37,6 +42,7 @@ class Task:
     retry: Retry | None = None
     timeout: timedelta | None = None
     isolation: str = "none"
+    executor: str | None = None  # where it runs, if not in its worker
     version: str | None = None
     cache_ttl: timedelta | None = None
     env: Mapping[str, str] | tuple[str, ...] = ()  # variables of a command, or patterns of those that it inherits
@@ -44,6 +50,25 @@ class Task:
     stdin: str | None = None
     memory_mb: int | None = None
     delete_with_schedule: bool = False  # of a stored task: deleted with its last schedule
+    rate: Rate | None = None  # how often a job may start, all workers together
+    burst: int | None = None  # how many may start at once after a pause
+    rate_key: str | None = None  # the parameter whose values have a rate each
+    max_running: int | None = None  # how many jobs may run at once
+    max_running_key: str | None = None  # the parameter whose values have a limit each
+    heartbeat: timedelta | None = None  # a run must call `ctx.heartbeat()` at least so often
+    debounce: timedelta | None = None  # jobs enqueued within this span become one
+    debounce_key: str | None = None
+    debounce_max: timedelta | None = None  # how long a job may be postponed so
+    throttle: timedelta | None = None  # at most one job is enqueued per span
+    throttle_key: str | None = None
+    on_new_version: str | None = None  # of runs with recorded steps, see OnNewVersion
+    priority: int | None = None  # of jobs that are enqueued without one
+    queue: str | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether the start of its jobs has to wait for a rate or a place."""
+        return self.rate is not None or self.max_running is not None
 
     @property
     def type(self) -> str:
@@ -121,12 +146,21 @@ class TaskRegistry:
         name = self.prefix + task.name
         named = replace(task, name=name, command=task.command or name, version=task.version or version_of(task))
         parse.name(name, "name")
+        options = {option: getattr(task, option) for option in OPTIONS}
+        check_flow_options(options, task.function, is_command=task.function is None)
+        if wrong := check_executor(options, is_command=task.function is None):
+            raise together(wrong)
         if self.find(name) is not None:
             raise DuplicateTask(f"task {name!r} is already registered; choose another name")
         self.own[name] = named
 
     def find(self, name: str) -> Task | None:
         return self.own.get(name) or self.shared.get(name)
+
+    def find_function(self, name: str) -> Task | None:
+        """Return the task of a registered function; None for a command or an unknown name."""
+        task = self.find(name)
+        return task if task is not None and task.function is not None else None
 
     def tasks(self) -> dict[str, Task]:
         return {**self.shared, **self.own}
@@ -140,12 +174,19 @@ class TaskRegistry:
                 return name
         raise Invalid("task", getattr(task, "__name__", repr(task)), "is not a registered function of this program")
 
+    def executors(self) -> dict[str, str]:
+        """Return the executors of tasks, by name."""
+        return {name: task.executor for name, task in self.tasks().items() if task.executor is not None}
+
     def functions(self) -> list[str]:
         return [name for name, task in self.tasks().items() if task.function is not None]
 
 
 def task_rows(registry: TaskRegistry, injector: Injector, program: str | None) -> list[Record]:
-    """Return the rows of the tasks that a program declares."""
+    """Return the rows of the tasks that a program declares. Raises Invalid for a function that cannot run on the
+    cluster of its executor."""
+    for name, executor in registry.executors().items():
+        check_function(executor, name, registry.get(name), injector)
     return [
         {
             "name": task.name,
@@ -184,6 +225,9 @@ def task_options(fields: Mapping[str, object]) -> Record:
     form = parse.Form(fields, frozenset(OPTIONS))
     options = {name: form.take(name, read, None) for name, read in OPTIONS.items()}
     form.done()
+    rate, burst = options["rate"], options["burst"]
+    if isinstance(rate, Rate) and isinstance(burst, int):
+        options["rate"] = replace(rate, burst=burst)
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -197,6 +241,8 @@ def dump_options(task: Task) -> dict[str, object]:
                 options[name] = value.total_seconds()
             case Retry():
                 options[name] = value.dump()
+            case Rate():
+                options[name] = str(value)
             case _ if value != DEFAULTS[name]:
                 options[name] = list(value) if isinstance(value, tuple) else value
     return options
@@ -229,6 +275,7 @@ OPTIONS: dict[str, Callable[[object, str], object]] = {
     "retry": lambda value, _: value if isinstance(value, Retry) else parse_retry(value),
     "timeout": read_duration,
     "isolation": lambda value, field: parse.one_of(value, field, ["none", "process"]),
+    "executor": lambda value, field: parse.one_of(value, field, list(EXECUTORS)),
     "version": lambda value, field: parse.text(value, field, VERSION_CHARACTERS, required=True),
     "cache_ttl": read_duration,
     "env": read_env,
@@ -236,5 +283,11 @@ OPTIONS: dict[str, Callable[[object, str], object]] = {
     "stdin": lambda value, field: parse.text(value, field, PAYLOAD_LIMIT),
     "memory_mb": lambda value, field: parse.whole(value, field, 16, 1_048_576),
     "delete_with_schedule": parse.flag,
+    "heartbeat": read_duration,
+    "debounce": read_duration,
+    "debounce_max": read_duration,
+    "throttle": read_duration,
+    "on_new_version": lambda value, field: parse.one_of(value, field, [rule.value for rule in OnNewVersion]),
+    **FLOW_OPTIONS,
 }
 DEFAULTS = {option.name: option.default for option in fields(Task)}

@@ -1,41 +1,59 @@
 """Runs tasks: async functions on the event loop, sync ones in threads, commands and isolated functions in processes."""
 
 import asyncio
+import contextlib
+import copy
 import functools
 import hashlib
 import inspect
+import math
 import subprocess
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 import orjson
 import structlog
 
 from rota.core.clock import stopwatch
-from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError, together
+from rota.core.errors import Invalid, LogicError, NotFound, Refused, Unavailable, WorkError
+from rota.core.flow import EnqueueRules
 from rota.core.kinds import KindTraits, register
 from rota.core.model import PAYLOAD_LIMIT, Job, Schedule
-from rota.core.parse import wrong_names
 from rota.core.policy import Failure, FailureClass
 from rota.core.process_groups import describe_exit, last_line
 from rota.core.schedule_form import Defaults
+from rota.core.steps import OnNewVersion
 from rota.db.connection import Database
 from rota.db.dialect import Tx
 from rota.engine import orgs
+from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
+from rota.engine.object_store import CREDENTIALS
 from rota.engine.runner import MAX_ISOLATED_RUNS, RunContext, Skipped, Work, WorkFailed
+from rota.engine.versions import base_of, pinned
 from rota.kinds.tasks import reports, store
+from rota.kinds.tasks.executors.executors import Executors
+from rota.kinds.tasks.executors.functions import RemoteCall
+from rota.kinds.tasks.flow import limits_of, rules_of
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
-from rota.user_code import processes
-from rota.user_code.calls import call
+from rota.kinds.tasks.targets import (
+    DECLARED_ROUTE_PREFIX,
+    DISABLED_ROUTE,
+    UNKNOWN_TASK,
+    check_payload,
+    route_of,
+    row_route,
+)
+from rota.user_code import frames, processes
+from rota.user_code.calls import call, load_frame
 from rota.user_code.injection import Injector
+from rota.user_code.services import ArtifactManager
 
-DECLARED_ROUTE_PREFIX = "task"
-DISABLED_ROUTE = "disabled"  # jobs of disabled tasks: any worker skips them
 TASK_CACHE_SECONDS = 1.0  # of task rows, where no wake-up announced a change
 
 log = structlog.get_logger("rota.tasks")
@@ -59,12 +77,14 @@ class TaskRunner:
         injector: Injector | None = None,
         org: str = "default",
         orgs: Collection[str] | None = None,
+        executors: Executors | None = None,
     ) -> None:
-        """`org` is the slug of the program's org, `orgs` those whose commands run here; None for all orgs."""
+        """`org` is the slug of the program's org, `orgs` those whose commands run here; None for all orgs. Without
+        `executors` every function runs in this process."""
         self.registry, self.db, self.app, self.org, self.orgs = registry, db, app, org, orgs
         self._shell_orgs = set(orgs or ("default",))  # slugs; `learn` refreshes them
         self._slugs: dict[str, str] = {}  # by org id; a slug never changes
-        self.injector = injector or Injector()
+        self.injector, self.executors = injector or Injector(), executors
         self._threads = ThreadPoolExecutor(threads, "rota-task")
         self._isolated = asyncio.Semaphore(MAX_ISOLATED_RUNS)
         # cache by org and target: time of the read, row
@@ -73,15 +93,41 @@ class TaskRunner:
         self._disabled_lock = asyncio.Lock()
         self._disabled_read: tuple[int, float] | None = None  # wake-up counter and time of the last read
 
+    def reading(self, db: Database) -> "TaskRunner":
+        runner = copy.copy(self)
+        runner.db, runner._rows = db, {}
+        return runner
+
     def routes(self) -> Collection[str]:
         """Routes that this worker serves: `task:ORG:NAME` of declared tasks, `row:ORG:FUNCTION` of stored tasks that
-        name a function, `shell:ORG` of stored commands."""
+        name a function, `shell:ORG` of stored commands; of functions that may record steps also with their version."""
+        routes = {f"{DECLARED_ROUTE_PREFIX}:{self.org}:{name}": name for name in self.registry.list_all()}
+        routes |= {row_route(self.org, name): name for name in self.registry.functions()}
+        versions = {route: self.code_version(name) for route, name in routes.items()}
         return {
             DISABLED_ROUTE,
             *(f"shell:{slug}" for slug in self._shell_orgs),
-            *(f"{DECLARED_ROUTE_PREFIX}:{self.org}:{name}" for name in self.registry.list_all()),
-            *(row_route(self.org, name) for name in self.registry.functions()),
+            *routes,
+            *(pinned(route, version) for route, version in versions.items() if version is not None),
         }
+
+    def code_version(self, function: str) -> str | None:
+        """Return the version of a registered function that may record steps, None for other tasks. On a cluster there
+        are no steps."""
+        task = self.registry.find_function(function)
+        if task is None or task.executor is not None or not takes_context(task.function, self.injector):
+            return None
+        return task.version
+
+    def on_new_version(self, tx: Tx, org_id: str, target: str) -> OnNewVersion:
+        """Return the rule of a task, or of the function that a stored task names."""
+        with contextlib.suppress(NotFound):
+            row = store.get(tx, org_id, target)
+            own = (row.options or {}).get("on_new_version")
+            if own is None and row.source != store.CODE:
+                own = (store.get(tx, org_id, row.command).options or {}).get("on_new_version")
+            return OnNewVersion(str(own or OnNewVersion.CONTINUE))
+        return OnNewVersion.CONTINUE
 
     async def prune(self, engine: Engine, now: datetime) -> None:
         """Delete cached results that have expired."""
@@ -102,14 +148,12 @@ class TaskRunner:
         await self.check(row, payload, "input")
         return await self.route_of(row)
 
+    async def enqueue_rules(self, org_id: str, target: str, payload: object) -> EnqueueRules | None:
+        return rules_of(await self.cached_row(org_id, target), payload)
+
     async def route_of(self, row: store.TaskRow) -> str:
         """Return the route of a task's jobs: to workers that have its function or, while it is disabled, to any."""
-        if not row.enabled:
-            return DISABLED_ROUTE
-        slug = await self.slug(row.org_id)
-        if row.source == store.CODE:
-            return f"{DECLARED_ROUTE_PREFIX}:{slug}:{row.name}"
-        return f"shell:{slug}" if row.task_type == "shell" else row_route(slug, row.command)
+        return route_of(row, await self.slug(row.org_id))
 
     async def slug(self, org_id: str) -> str:
         if org_id not in self._slugs:
@@ -118,21 +162,12 @@ class TaskRunner:
 
     async def function(self, row: store.TaskRow) -> Task | None:
         """Return the registered function of a stored task; None if another program has it, or the org is another."""
-        task = self.registry.find(row.command) if await self.slug(row.org_id) == self.org else None
-        return task if task is not None and task.function is not None else None
+        return self.registry.find_function(row.command) if await self.slug(row.org_id) == self.org else None
 
     async def check(self, row: store.TaskRow, payload: object, field: str) -> None:
         """Raises Invalid for a payload that does not fit. Where the function is not loaded, only names are checked;
         types are checked when it runs."""
-        if payload is not None and not isinstance(payload, Mapping):
-            raise Invalid(field, payload, "is not an object of parameters")
-        if row.task_type == "python":
-            parameters = {**(row.parameters or {}), **(payload or {})}
-            task = await self.function(row)
-            if task is not None and task.function is not None:
-                self.injector.signature(task.function).check(parameters, field)
-            elif wrong := wrong_names(row.schema or {}, parameters, field, "parameter of this task"):
-                raise together(wrong)
+        check_payload(row, payload, field, await self.function(row), self.injector)
 
     def known_as(self, tx: Tx, org_id: str, target: str, payload: object) -> Collection[str]:  # noqa: ARG002
         row = store.get(tx, org_id, target)
@@ -149,12 +184,15 @@ class TaskRunner:
                 raise Skipped("disabled")
         info = ctx.info
         info.name, info.version, info.timeout, info.retry = task.name, task.version, task.timeout, task.retry
-        info.marks_first = task.function is None or task.isolation == "process"
+        info.heartbeat, info.code_version = task.heartbeat, self.code_version(task.command or "")
+        if task.limited:
+            info.limits = limits_of(task, ctx.org_id, parameters_of(task, ctx.job))
+        info.marks_first = task.function is None or task.isolation == "process" or task.executor is not None
         return functools.partial(self.execute, ctx, task)
 
     async def execute(self, ctx: RunContext, task: Task) -> object:
         """Run a task with the payload of the job, or return its cached result."""
-        parameters = {**task.parameters, **(ctx.job.payload or {})} if task.parameters else ctx.job.payload
+        parameters = parameters_of(task, ctx.job)
         if task.cache_ttl is None:
             return await self.run(ctx, task, parameters)
         cache_fields = orjson.dumps([task.name, task.version, parameters or {}], option=orjson.OPT_SORT_KEYS)
@@ -175,6 +213,10 @@ class TaskRunner:
     def run(self, ctx: RunContext, task: Task, parameters: object) -> Awaitable[object]:
         if task.function is None:
             return self.run_command(ctx, task, parameters)
+        if task.executor is not None and self.executors is not None:
+            return self.run_remote(ctx, self.executors, task, parameters)
+        if ctx.isolated or task.isolation == "process":
+            ctx.heartbeat_at = math.inf  # its process sends the first heartbeat when it has loaded the program
         if ctx.isolated:  # its worker limits these itself
             return self.run_child(ctx, task, parameters)
         if task.isolation == "process":
@@ -184,6 +226,25 @@ class TaskRunner:
     async def run_isolated(self, ctx: RunContext, task: Task, parameters: object) -> object:
         async with self._isolated:
             return await self.run_child(ctx, task, parameters)
+
+    async def run_remote(self, ctx: RunContext, executors: Executors, task: Task, parameters: object) -> object:
+        """Run a function on the cluster of its executor; its result is stored as one of this process."""
+        assert task.executor is not None
+        assert task.function is not None
+        signature = self.injector.signature(task.function)
+        arguments = signature.check(parameters, "input")
+        for name, cls in signature.frames.items():
+            if arguments.get(name) is not None:
+                arguments[name] = await load_frame(self._threads, ctx, cls, name, arguments[name])
+        ctx.heartbeat_at = math.inf  # its process sends the first heartbeat when it has loaded the function
+        call = RemoteCall(task.executor, task.name, task.function, arguments, signature, task.memory_mb)
+        result = await executors.run(ctx, call, ctx.engine.settings.artifact_limit)
+        return await self.save_result(ctx, result)
+
+    async def close(self) -> None:
+        """Close the connections to clusters."""
+        if self.executors is not None:
+            await self.executors.close()
 
     async def run_command(self, ctx: RunContext, task: Task, parameters: object) -> object:
         return await run_command(ctx, task, parameters, ctx.engine.settings.user_of(await self.slug(ctx.org_id)))
@@ -203,19 +264,27 @@ class TaskRunner:
         result that can be neither; the side effects of the function stay."""
         if result is None:
             return None
-        if isinstance(result, str | int | float | bool):
-            return check_outcome(result)
         manager = self.injector.artifacts(ctx)
-        serializer = manager.serializer(result)
+        serializer = None if isinstance(result, str | int | float | bool) else manager.serializer(result)
         if serializer is None:
-            return check_outcome(result)
+            return await self.save_json(ctx, manager, result)
         artifact_id = await manager.save(result, label="result")
-        return {"artifact_id": artifact_id, "content_type": serializer.content_type}
+        outcome: dict[str, object] = {"artifact_id": artifact_id, "content_type": serializer.content_type}
+        return {**outcome, **frames.describe(result)} if frames.is_frame(result) else outcome
+
+    async def save_json(self, ctx: RunContext, manager: ArtifactManager, result: object) -> object:
+        """Return a result that is JSON. One larger than PAYLOAD_LIMIT is saved as an artifact if this installation has
+        an object store. Raises LogicError."""
+        size = size_of_outcome(result)
+        if size <= PAYLOAD_LIMIT or ctx.engine.objects is None:
+            return check_size(result, size)
+        artifact_id = await manager.insert(orjson.dumps(result), ctx.run_id, "result", JSON)
+        return {"artifact_id": artifact_id, "content_type": JSON, "size": size}
 
     def declared(self, job: Job) -> Task | None:
         """Return the declared task of a job, by its route."""
         prefix = f"{DECLARED_ROUTE_PREFIX}:{self.org}:"
-        return self.registry.find(job.route.removeprefix(prefix)) if job.route.startswith(prefix) else None
+        return self.registry.find(base_of(job.route).removeprefix(prefix)) if job.route.startswith(prefix) else None
 
     async def stored(self, ctx: RunContext) -> Task:
         """Return a stored task, or a declared one that this worker no longer has. Raises Skipped if it is disabled or
@@ -265,22 +334,34 @@ class TaskRunner:
             try:
                 row = await self.db.read(store.get, org_id, target)
             except NotFound as error:
-                raise Invalid("target", target, "is not a known task; see `rota task list`") from error
+                raise Invalid("target", target, UNKNOWN_TASK) from error
             entry = self._rows[(org_id, target)] = (stopwatch(), row)
         return entry[1]
 
 
-def row_route(org: str, function: str) -> str:
-    """Return the route of stored tasks of an org that name a function."""
-    return f"row:{org}:{function}"
-
-
-def check_outcome(outcome: object) -> object:
-    """Return the outcome. Raises LogicError if it is not JSON, or larger than PAYLOAD_LIMIT."""
+def takes_context(function: Callable[..., object] | None, injector: Injector) -> bool:
+    """Whether a function has a parameter for its RunContext, so that it may record steps."""
     try:
-        size = len(orjson.dumps(outcome))
+        return function is not None and RunContext in injector.signature(function).injected.values()
+    except Invalid:  # it cannot be called; the error comes with its first job
+        return False
+
+
+def parameters_of(task: Task, job: Job) -> Any:
+    """Return the parameters of a job: those of its task, overridden by its payload."""
+    return {**task.parameters, **(job.payload or {})} if task.parameters else job.payload
+
+
+def size_of_outcome(outcome: object) -> int:
+    """Return the size of an outcome in bytes of JSON. Raises LogicError if it is not JSON."""
+    try:
+        return len(orjson.dumps(outcome))
     except (TypeError, ValueError) as error:
         raise LogicError(f"the task's result is not JSON: {error}") from error
+
+
+def check_size(outcome: object, size: int) -> object:
+    """Return the outcome. Raises LogicError if it is larger than PAYLOAD_LIMIT."""
     if size > PAYLOAD_LIMIT:
         raise LogicError(
             f"the task's result has {size} bytes of JSON; at most {PAYLOAD_LIMIT} are allowed: save it as an artifact"
@@ -296,7 +377,9 @@ async def run_command(ctx: RunContext, task: Task, parameters: object, user: str
     as JSON. Raises WorkFailed for an exit code other than 0, LogicError if it cannot start."""
     assert task.command is not None
     allowed, variables = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
-    env = processes.environment(ctx, allowed, variables)
+    objects = ctx.engine.objects
+    hidden = () if objects is None else CREDENTIALS.get(objects.scheme, ())  # of the results of all orgs
+    env = processes.environment(ctx, allowed, variables, hidden)
     try:
         process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb, user=user)
     except (OSError, KeyError, subprocess.SubprocessError) as error:

@@ -163,6 +163,12 @@ def declared_elsewhere(tx: Tx, org_id: str, program: str | None) -> set[str]:
     return set(tx.execute(stmt).scalars())
 
 
+def of_program(tx: Tx, org_id: str, program: str) -> list[TaskRow]:
+    """Return the enabled tasks that a program declared, by name."""
+    stmt = select(tasks).where(t.org_id == org_id, t.source == CODE, t.program == program, t.enabled)
+    return [TaskRow(**row._asdict()) for row in tx.execute(stmt.order_by(t.name))]
+
+
 def add(tx: Tx, org_id: str, fields: Record, now: datetime, source: str, version: str) -> str | None:
     """Insert a task; returns None if the org has one of this name, also in a concurrent transaction."""
     row = {
@@ -214,9 +220,21 @@ def save_version(tx: Tx, row: Mapping[str, object]) -> None:
 
 
 def find_result(tx: Tx, org_id: str, key: str, now: datetime) -> CachedResult | None:
+    """Return a cached result; None also if it names an artifact that was deleted with its run."""
     stmt = select(c.outcome, c.run_id).where(c.org_id == org_id, c.key == key, c.expires_at > now)
     row = tx.execute(stmt).one_or_none()
-    return None if row is None else CachedResult(row.outcome, row.run_id)
+    if row is None or names_missing_artifact(tx, org_id, row.outcome):
+        return None
+    return CachedResult(row.outcome, row.run_id)
+
+
+def names_missing_artifact(tx: Tx, org_id: str, outcome: object) -> bool:
+    artifact_id = outcome.get("artifact_id") if isinstance(outcome, dict) else None
+    if not isinstance(artifact_id, str):
+        return False
+    a, r = tables.artifacts.c, tables.runs.c
+    saved = select(a.id).where(a.org_id == org_id, a.id == artifact_id)
+    return tx.execute(saved.union_all(select(r.id).where(r.org_id == org_id, r.id == artifact_id))).first() is None
 
 
 def cache_result(tx: Tx, org_id: str, key: str, outcome: object, run_id: str, until: datetime) -> None:

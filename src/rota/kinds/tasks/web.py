@@ -5,6 +5,7 @@ from starlette.responses import RedirectResponse
 
 from rota.core.errors import RotaError
 from rota.db.paging import Record
+from rota.frame.http.reports import reports_of
 from rota.frame.web.actions import call_api
 from rota.frame.web.forms import by_schema
 from rota.frame.web.pages import NavigationItem, engine_of, flash, history, next_page_url, page, query_values
@@ -25,14 +26,14 @@ async def list_all(request: Request, caller: Viewer) -> Response:
     query = query_values(request, "task_type", "enabled", "cursor")
     enabled = {"true": True, "false": False}.get(query["enabled"] or "")
     filters: Record = {"task_type": query["task_type"], "enabled": enabled, "cursor": query["cursor"]}
-    items, cursor = await engine_of(request).db.read(reports.list_tasks, caller.org_id, **filters)
+    items, cursor = await reports_of(request, caller).read(reports.list_tasks, caller.org_id, **filters)
     items = [visible_task(item, caller) for item in items]
     return page(request, "tasks.html", items=items, next_page_url=next_page_url(request, cursor), query=query)
 
 
 @router.get("/tasks/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
-    manager, db = TaskManager(engine_of(request), caller.org_id), engine_of(request).db
+    manager, db = TaskManager(engine_of(request), caller.org_id), reports_of(request, caller)
     task, schema = visible_task(await manager.find(key), caller), await manager.schema(key)
     targets = [task["id"], task["name"]]
     schedules, runs = list[Record](), list[Record]()

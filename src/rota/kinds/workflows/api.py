@@ -8,7 +8,9 @@ from rota.db.paging import Record
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of
 from rota.frame.http.models import BodyRoute, NoFields, page_of
+from rota.frame.http.reports import reports_of
 from rota.kinds.workflows import models, reports
+from rota.kinds.workflows.handler_host import read_event
 from rota.kinds.workflows.manager import WorkflowManager
 from rota.kinds.workflows.rules import EventStatus
 from rota.kinds.workflows.scripts import store as scripts_store
@@ -24,7 +26,9 @@ async def list_all(request: Request, caller: Viewer, limit: Limit = 50, cursor: 
     """List workflows, by name."""
     engine = engine_of(request)
     now = engine.clock.now()
-    return answer_page(await engine.db.read(reports.list_workflows, caller.org_id, now, limit=limit, cursor=cursor))
+    return answer_page(
+        await reports_of(request, caller).read(reports.list_workflows, caller.org_id, now, limit=limit, cursor=cursor)
+    )
 
 
 @router.post("", status_code=201, response_model=models.Workflow)
@@ -63,7 +67,7 @@ async def versions(
 ) -> Response:
     """List the versions of a script with their outcomes, newest first: major ones by users, minor ones by repair; or
     only the `repairs`."""
-    read_page = engine_of(request).db.read(
+    read_page = reports_of(request, caller).read(
         scripts_store.list_versions, caller.org_id, key, repairs=repairs, limit=limit, cursor=cursor
     )
     return answer_page(await read_page)
@@ -107,14 +111,14 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
 @router.get("/{key}/handlers", response_model=page_of(models.Handler))
 async def handlers(request: Request, caller: Viewer, key: str, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """List the producers and consumers with their states, flags and next times, for developers."""
-    items = await engine_of(request).db.read(reports.list_handlers, caller.org_id, key)
+    items = await reports_of(request, caller).read(reports.list_handlers, caller.org_id, key)
     return answer_slice(items, limit, cursor)
 
 
 @router.get("/{key}/runs", response_model=page_of(models.WorkflowRun))
 async def runs(request: Request, caller: Viewer, key: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List the attempts with their phases, newest first."""
-    read_page = engine_of(request).db.read(reports.list_runs, caller.org_id, key, limit=limit, cursor=cursor)
+    read_page = reports_of(request, caller).read(reports.list_runs, caller.org_id, key, limit=limit, cursor=cursor)
     return answer_page(await read_page)
 
 
@@ -125,7 +129,7 @@ async def events(
 ) -> Response:  # fmt: skip
     """List events, newest first."""
     return answer_page(
-        await engine_of(request).db.read(
+        await reports_of(request, caller).read(
             reports.list_events, caller.org_id, key, topic=topic, status=status, limit=limit, cursor=cursor
         )
     )
@@ -140,14 +144,16 @@ async def inputs(
     engine = engine_of(request)
     now = engine.clock.now()
     return answer_page(
-        await engine.db.read(reports.list_inputs, caller.org_id, key, now, status=status, limit=limit, cursor=cursor)
+        await reports_of(request, caller).read(
+            reports.list_inputs, caller.org_id, key, now, status=status, limit=limit, cursor=cursor
+        )
     )
 
 
 @router.get("/{key}/outputs", response_model=page_of(models.Output))
 async def outputs(request: Request, caller: Viewer, key: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """List mutations, newest first, with a warning where the outcome is unknown."""
-    read_page = engine_of(request).db.read(reports.list_outputs, caller.org_id, key, limit=limit, cursor=cursor)
+    read_page = reports_of(request, caller).read(reports.list_outputs, caller.org_id, key, limit=limit, cursor=cursor)
     return answer_page(await read_page)
 
 
@@ -159,6 +165,15 @@ async def publish(request: Request, caller: Operator, key: str, topic: str, body
         key, topic, message_id=body.message_id, payload=body.payload, title=body.title
     )
     return answer({"id": event_id, "result": result}, 201 if result == "created" else 200)
+
+
+@router.post("/{key}/topics/{topic}/events/$bulk", status_code=201, response_model=models.PublishedEvents)
+async def publish_many(request: Request, caller: Operator, key: str, topic: str, body: models.EventsBody) -> Response:
+    """Put up to 1,000 events `{items: […]}` into a topic in one transaction; none if one is invalid. Answers with the
+    `id` and `result` of each, in this order; of several with one `message_id`, the last counts."""
+    events = [read_event(topic, item.message_id, item.payload, item.title) for item in body.items]
+    results = await manager(request, caller).publish_many(key, events)
+    return answer({"items": [{"id": event_id, "result": result} for event_id, result in results]}, 201)
 
 
 @router.post("/{key}/$run", status_code=202, response_model=models.JobRefs)

@@ -1,5 +1,6 @@
 """Commands `rota workflow …`."""
 
+from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +8,18 @@ from urllib.parse import quote
 
 import typer
 
-from rota.frame.cli.connection import Answer, ApiRefusal, Output, exit_refused, print_stderr
-from rota.frame.cli.options import Cursor, Limit, read_input
+from rota.frame.cli.completion import complete
+from rota.frame.cli.connection import Answer, ApiRefusal, Exit, exit_refused, fail, print_stderr
+from rota.frame.cli.options import Cursor, Limit, command_group, read_input, set_fields
 from rota.frame.cli.output import print_data, print_details, print_list, relative_time
 from rota.frame.cli.terminal import output, visible
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Producers and consumers that talk through topics.")
+app = command_group("Producers and consumers that talk through topics.")
 
-Key = Annotated[str, typer.Argument(help="id or name of the workflow")]
+Key = Annotated[str, typer.Argument(help="id or name of the workflow", autocompletion=complete("workflows"))]
+Script = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a Python file")]
 Version = Annotated[str, typer.Argument(help="version number, such as 1.1")]
+EVENTS_PER_REQUEST = 1000  # the most that the server takes
 WORKFLOW_FIELDS = (
     "id",
     "name",
@@ -30,7 +34,7 @@ WORKFLOW_FIELDS = (
 )
 
 
-@app.command("list")
+@app.command("list", reads=True)
 def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> None:
     """List workflows, by name."""
     page = ctx.obj.get("/workflows", limit=limit, cursor=cursor)
@@ -41,12 +45,12 @@ def list_all(ctx: typer.Context, limit: Limit = None, cursor: Cursor = None) -> 
     print_list(ctx.obj, page, ("name", "status", "issue or schedule", "pending"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def show(ctx: typer.Context, key: Key) -> None:
     """Show a workflow: status, issue, schedule, pending events, recent runs."""
     workflow = ctx.obj.get(path_of(key))
     print_details(ctx.obj, workflow, WORKFLOW_FIELDS)
-    if ctx.obj.output is Output.TABLE and workflow["recent"]:
+    if ctx.obj.for_people and workflow["recent"]:
         print("\nRecent runs:")
         for run in workflow["recent"]:
             print(f"  {relative_time(run['at'])}  {visible(run['text'])}")
@@ -54,12 +58,14 @@ def show(ctx: typer.Context, key: Key) -> None:
 
 @app.command()
 def deploy(
-    ctx: typer.Context, file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a Python file")]
+    ctx: typer.Context,
+    file: Script,
+    name: Annotated[str | None, typer.Option(help="name that the script of a new workflow must declare")] = None,
 ) -> None:
     """Deploy a script: a new workflow, or the next version of the one that it declares."""
     script = file.read_text()
     try:
-        workflow = ctx.obj.try_call("POST", "/workflows", {"script": script})
+        workflow = ctx.obj.try_call("POST", "/workflows", {"script": script, **set_fields(name=name)})
     except ApiRefusal as refusal:
         if refusal.status != HTTPStatus.CONFLICT:
             exit_refused(refusal)
@@ -69,18 +75,53 @@ def deploy(
 
 
 @app.command()
+def check(ctx: typer.Context, file: Script) -> None:
+    """Show what a script declares, if it can be deployed; stores nothing."""
+    declared = ctx.obj.post("/workflows/$check", {"script": file.read_text()})
+    print_details(ctx.obj, declared, declared)
+
+
+@app.command(reads=True)
+def handlers(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
+    """List the producers and consumers of a workflow."""
+    page = ctx.obj.get(path_of(key, "handlers"), limit=limit, cursor=cursor)
+    rows = (
+        [
+            handler["name"],
+            handler["type"],
+            ", ".join(handler["subscribe"]),
+            ", ".join(handler["publishes"]),
+            relative_time(handler["next_run_at"]),
+        ]
+        for handler in page["items"]
+    )
+    print_list(ctx.obj, page, ("name", "type", "reads", "publishes", "next"), rows)
+
+
+@app.command(reads=True)
+def runs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
+    """List the runs of a workflow with their phases, newest first."""
+    page = ctx.obj.get(path_of(key, "runs"), limit=limit, cursor=cursor)
+    rows = (
+        [run["id"] or "-", run["handler_id"], run["phase"], run["status"], relative_time(run["started_at"])]
+        for run in page["items"]
+    )
+    print_list(ctx.obj, page, ("id", "handler", "phase", "status", "started"), rows)
+
+
+@app.command(reads=True)
 def versions(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the versions of a script, newest first."""
     show_versions(ctx, ctx.obj.get(path_of(key, "versions"), limit=limit, cursor=cursor))
 
 
-@app.command()
+@app.command(reads=True)
 def repairs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the repairs of a script with their outcomes, newest first."""
     show_versions(ctx, ctx.obj.get(path_of(key, "versions"), repairs=True, limit=limit, cursor=cursor))
 
 
-@app.command()
+@app.command(reads=True)
 def diff(
     ctx: typer.Context,
     key: Key,
@@ -172,22 +213,39 @@ def publish(
     key: Key,
     topic: str,
     message_id: Annotated[
-        str, typer.Argument(help="identifies the event in its topic; the same id again is the same event")
-    ],
+        str | None, typer.Argument(help="identifies the event in its topic; the same id again is the same event")
+    ] = None,
     payload: Annotated[str, typer.Option(help="JSON, or @file")] = "null",
+    title: Annotated[str | None, typer.Option(help="title for people")] = None,
+    file: Annotated[
+        typer.FileText | None,
+        typer.Option(help="JSON lines {message_id, payload?, title?}, instead of one event; - for stdin"),
+    ] = None,
 ) -> None:
-    """Put an event into a topic."""
-    body = {"message_id": message_id, "payload": read_input(payload, "--payload")}
-    published = ctx.obj.post(path_of(key, f"topics/{quote(topic, safe='')}/events"), body)
-    if not print_data(ctx.obj, published):
-        print_stderr(published["result"])
+    """Put an event, or those of a file, into a topic."""
+    path = path_of(key, f"topics/{quote(topic, safe='')}/events")
+    if (message_id is None) == (file is None):
+        fail("pass either a message id or --file", Exit.USAGE)
+    if file is None:
+        body = {"message_id": message_id, "payload": read_input(payload, "--payload"), **set_fields(title=title)}
+        published = ctx.obj.post(path, body)
+        if not print_data(ctx.obj, published):
+            print_stderr(published["result"])
+        return
+    results = []
+    events = [read_input(line, "--file") for line in file if line.strip()]
+    for start in range(0, len(events), EVENTS_PER_REQUEST):
+        results += ctx.obj.post(f"{path}/$bulk", {"items": events[start : start + EVENTS_PER_REQUEST]})["items"]
+    if not print_data(ctx.obj, {"items": results}):
+        counts = Counter(event["result"] for event in results)
+        print_stderr(", ".join(f"{result}: {count}" for result, count in counts.items()) or "no events")
 
 
-@app.command()
+@app.command(reads=True)
 def events(
     ctx: typer.Context,
     key: Key,
-    topic: Annotated[str | None, typer.Option()] = None,
+    topic: Annotated[str | None, typer.Option(help="only those of this topic")] = None,
     status: Annotated[str | None, typer.Option(help="pending, reserved, consumed or skipped")] = None,
     limit: Limit = None,
     cursor: Cursor = None,
@@ -201,7 +259,7 @@ def events(
     print_list(ctx.obj, page, ("id", "topic", "message", "status", "since"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def inputs(
     ctx: typer.Context,
     key: Key,
@@ -224,7 +282,7 @@ def inputs(
     print_list(ctx.obj, page, ("id", "input", "source", "status", "since"), rows)
 
 
-@app.command()
+@app.command(reads=True)
 def outputs(ctx: typer.Context, key: Key, limit: Limit = None, cursor: Cursor = None) -> None:
     """List the mutations of a workflow, newest first."""
     page = ctx.obj.get(path_of(key, "outputs"), limit=limit, cursor=cursor)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rota.core import parse, schedule_form
+from rota.core import parse, timing_form
 from rota.core.clock import system_time
 from rota.core.errors import Invalid, together
 from rota.db.paging import Record
@@ -181,7 +181,7 @@ def errors_of(read: Callable[[object, str], object], value: object, where: str) 
 def check_schedule(schedule: object, where: str) -> None:
     if not isinstance(schedule, Mapping):
         raise Invalid(where, schedule, "is not a schedule: use every(...) or cron(...)")
-    schedule_form.parse_timing(schedule, now=system_time())
+    timing_form.parse_timing(schedule, now=system_time())
 
 
 def sources(workflow: Workflow) -> Iterator[tuple[str, str, str]]:

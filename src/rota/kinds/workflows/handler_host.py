@@ -8,11 +8,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Concatenate
 
 import structlog
 
 from rota.core import parse
+from rota.core.effects import EffectStatus
 from rota.core.errors import Invalid, LogicError, WorkError
 from rota.core.ids import new_id
 from rota.core.model import Job
@@ -22,13 +24,14 @@ from rota.db.connection import P, R, Step
 from rota.db.dialect import Tx
 from rota.db.retry import retry_until_available
 from rota.engine.commands import Engine
+from rota.engine.effects import Effect
 from rota.engine.runner import WorkFailed
-from rota.kinds.workflows.connectors.base import Applied, Connectors, Method, NotApplied, Unsure, surely_failed
+from rota.kinds.workflows.connectors.base import Connectors, Method
 from rota.kinds.workflows.declaration import Handler
-from rota.kinds.workflows.rules import ALLOWED, RECONCILE, EffectStatus, Op, Outcome, may_call
+from rota.kinds.workflows.rules import ALLOWED, Op, Outcome, may_call
 from rota.kinds.workflows.scripts.script_api import Context, Mutation
 from rota.kinds.workflows.store import effects, events, workflow_runs
-from rota.kinds.workflows.store.records import Decision, EventRow, NewEvent, StartedRun
+from rota.kinds.workflows.store.records import Decision, EventRow, NewEvent, Peeked, StartedRun
 
 PEEK_LIMIT = 1000  # events of one peek
 
@@ -43,9 +46,11 @@ class Host:
         self.phase = run.phase
         self.title: str | None = None
         self.decision: Decision | None = None  # of `prepare`, not yet saved
+        self.reservations: Mapping[str, list[str]] = {}  # by topic, of the decision
         self.published: list[NewEvent] = []
         self.mutation: Mutation | None = None
         self.failure: Failure | None = None
+        self.peeked = run.peeked  # answers peeks until the first other request
 
     def context(self) -> Context:
         """Return the first argument of a step."""
@@ -61,6 +66,8 @@ class Host:
             methods = {"publish": self.publish, "peek": self.peek, "get": self.get, "call": self.call}
             if request not in methods:
                 raise LogicError(f"unknown request {request!r}; a handler can {', '.join(methods)}")
+            if request != "peek":
+                self.peeked = None  # time has passed since the run began
             return await methods[request](**params)
         except Exception as error:
             self.failure = failure_of(error)
@@ -93,7 +100,12 @@ class Host:
     async def peek(self, topic: str, limit: int = 100) -> list[dict[str, object]]:
         self.check_subscribed(topic)
         most = parse.whole(limit, "limit", 1, PEEK_LIMIT)
-        return [dump_event(row) for row in await self.read(events.peek, self.run.workflow_id, topic, most)]
+        rows = None if self.peeked is None else self.peeked.of_topic(topic, most)
+        if rows is None:
+            read = await self.read(events.peek, self.run.workflow_id, {topic: most + 1})
+            self.run = replace(self.run, peeked=Peeked.merged(self.run.peeked, topic, most, read))
+            rows = read[:most]
+        return [dump_event(row) for row in rows]
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[dict[str, object]]:
         self.check_subscribed(topic)
@@ -123,58 +135,24 @@ class Host:
         self.mutation = Mutation("none")  # set before the call: a second mutation is refused in any case
         effect_id = new_id()
         await self.write(effects.record_effect, effect_id, method.name, params, self.title, self.engine.clock.now())
-        try:
-            async with asyncio.timeout(self.engine.settings.handler_limit.total_seconds()):
-                result = storable(await method.invoke(params, effect_id))
-        except Exception as error:
-            if surely_failed(error):
-                await self.settle(effect_id, EffectStatus.FAILED, error=failure_of(error).dump())
-                raise
-            return await self.reconcile(method, effect_id, params, 0, error)
-        return await self.applied(effect_id, result)
+        return await self.effect(method, effect_id, params).carry_out()
 
-    async def reconcile(
-        self,
-        method: Method,
-        effect_id: str,
-        params: Mapping[str, object],
-        attempts: int,
-        error: Exception | None = None,
-    ) -> object:
-        """UNKNOWN_IS_NOT_FAILED: ask the service for the outcome of a mutation that gave no answer. Raises WorkFailed
-        unless it was applied."""
-        why = "its worker died" if error is None else f"{type(error).__name__}: {error}"
-        failure = Failure(FailureClass.INDETERMINATE, "Unanswered", f"{method.name} gave no answer ({why})")
-        if method.reconcile is None:
-            await self.settle(effect_id, EffectStatus.INDETERMINATE, error=failure.dump())
-            raise WorkFailed(failure)
-        try:
-            async with asyncio.timeout(self.engine.settings.reconcile_limit.total_seconds()):
-                answer = await method.ask(effect_id, params)
-        except Exception as problem:
-            log.warning("a mutation could not be reconciled", call=method.name, effect=effect_id, error=repr(problem))
-            answer = Unsure()
-        match answer:
-            case Applied(result):
-                return await self.applied(effect_id, storable(result))
-            case NotApplied():
-                known = failure_of(error) if error is not None else Failure(FailureClass.TRANSIENT, "NotApplied", why)
-                await self.settle(effect_id, EffectStatus.FAILED, error=known.dump(), reconcile_attempts=attempts)
-                raise WorkFailed(known)
-            case Unsure():
-                last = attempts >= RECONCILE.max_retries
-                status = EffectStatus.INDETERMINATE if last else EffectStatus.NEEDS_RECONCILE
-                await self.settle(effect_id, status, error=failure.dump(), reconcile_attempts=attempts)
-                again = None if last else RECONCILE.delay(attempts + 1)
-                raise WorkFailed(Failure(failure.failure_class, failure.type, failure.message, reconcile_after=again))
+    async def reconcile(self, method: Method, effect_id: str, params: Mapping[str, object], attempts: int) -> object:
+        """Ask the service for the outcome of a mutation that gave no answer. Raises WorkFailed unless it was
+        applied."""
+        return await self.effect(method, effect_id, params).reconcile(attempts)
 
-    async def applied(self, effect_id: str, result: object) -> object:
-        await self.settle(effect_id, EffectStatus.APPLIED, result=result)
-        self.mutation = Mutation("applied", result)
-        self.run = replace(
-            self.run, outcome=Outcome.APPLIED, result=result
-        )  # the commit does not reset a known outcome
-        return result
+    def effect(self, method: Method, effect_id: str, params: Mapping[str, object]) -> Effect:
+        settings = self.engine.settings
+        return Effect(
+            method.name,
+            partial(method.invoke, params, effect_id),
+            None if method.reconcile is None else partial(method.ask, effect_id, params),
+            partial(self.settle, effect_id),
+            failure_of,
+            settings.handler_limit,
+            settings.reconcile_limit,
+        )
 
     async def settle(
         self,
@@ -187,6 +165,10 @@ class Host:
     ) -> None:
         now = self.engine.clock.now()
         await self.write(effects.settle, effect_id, status, now, result, error, reconcile_attempts)
+        if status is EffectStatus.APPLIED:
+            self.mutation = Mutation("applied", result)
+            # the commit does not reset a known outcome
+            self.run = replace(self.run, outcome=Outcome.APPLIED, result=result)
 
     # the database
 
@@ -230,15 +212,6 @@ def read_event(topic: str, message_id: object, payload: object, title: object = 
         payload=parse.payload(payload, "payload"),
         title=None if title is None else parse.text(title, "title", 500),
     )
-
-
-def storable(result: object) -> object:
-    """Return the result of a mutation, or None with a warning if it cannot be stored: the mutation was applied."""
-    try:
-        return parse.payload(result, "result")
-    except Invalid as error:
-        log.warning("the result of a mutation cannot be stored", error=error.message)
-        return None
 
 
 def failure_of(error: BaseException, internal: bool = False) -> Failure:

@@ -1,6 +1,6 @@
 """Commands for workflows: deploy declarations of programs and uploaded scripts, publish, run, pause, resolve."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from rota.kinds.workflows.runner import WorkflowRunner, route_of
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.diff import script_diff
 from rota.kinds.workflows.scripts.library import Scripts
-from rota.kinds.workflows.store import deployment, operators, workflows
+from rota.kinds.workflows.store import deployment, operators, publishing, workflows
+from rota.kinds.workflows.store import events as events_store
+from rota.kinds.workflows.store.records import NewEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,36 @@ class WorkflowManager:
         self, key: str, topic: str, *, message_id: str, payload: object = None, title: str | None = None
     ) -> tuple[str, str]:
         """Publish an event from outside; returns its id, and `created`, `replaced` or `kept`."""
-        event = read_event(topic, message_id, payload, title)
-        now = self.engine.clock.now()
-        event_id, result, wakes = await self.engine.db.tx(operators.publish, self.org_id, key, topic, event, now)
+        ((event_id, result),) = await self.publish_many(key, [read_event(topic, message_id, payload, title)])
+        return event_id, result
+
+    async def publish_many(self, key: str, events: Sequence[NewEvent]) -> list[tuple[str, str]]:
+        """Publish events from outside, in one transaction and in this order; returns the id and the result of each. Of
+        several with one topic and message id, the last counts."""
+        db, now = self.engine.db, self.engine.clock.now()
+        published = await db.statement(publishing.publish_inputs(self.org_id, key, events, now))
+        if published:
+            results, wakes = await self.results_of(published, events), published[0].queued
+        else:
+            results, wakes = await db.tx(operators.publish, self.org_id, key, events, now)
         if wakes:
             self.engine.signal("ready")
-        return event_id, result
+        return results
+
+    async def results_of(
+        self, published: Sequence[publishing.Published], events: Sequence[NewEvent]
+    ) -> list[tuple[str, str]]:
+        """Return the id and the result of each event; reads the ids of those that were kept."""
+        written = {
+            (event.topic, event.message_id): (event.event_id, "created" if event.is_new else "replaced")
+            for event in published
+            if event.event_id is not None
+        }
+        kept = [(event.topic, event.message_id) for event in published if event.event_id is None]
+        if kept:
+            ids = await self.engine.db.read(events_store.ids_of, published[0].workflow_id, kept)
+            written |= {key: (event_id, "kept") for key, event_id in ids.items()}
+        return [written[event.topic, event.message_id] for event in events]
 
     async def run(self, key: str) -> list[str]:
         now = self.engine.clock.now()

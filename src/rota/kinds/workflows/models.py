@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rota.core.effects import EffectStatus
 from rota.core.states import Phase
 from rota.core.wire import (
     Answer,
@@ -20,16 +21,10 @@ from rota.core.wire import (
     example,
 )
 from rota.frame.http.answers import RunRecord
-from rota.kinds.workflows.rules import (
-    EffectStatus,
-    EventStatus,
-    HandlerKind,
-    Outcome,
-    RepairMode,
-    Resolution,
-    VersionOutcome,
-)
+from rota.kinds.workflows.rules import EventStatus, HandlerKind, Outcome, RepairMode, Resolution, VersionOutcome
 from rota.kinds.workflows.scripts.sandbox import SCRIPT_LIMIT
+
+BULK_EVENTS_MAX = 1000
 
 SCRIPT_EXAMPLE = """from rota import Prepare, Workflow
 
@@ -150,6 +145,16 @@ class EventBody(RequestBody):
 class PublishedEvent(Answer):
     id: Id
     result: Literal["created", "replaced", "kept"]
+
+
+class EventsBody(RequestBody):
+    model_config = example({"items": [{"message_id": "mail-17"}, {"message_id": "mail-18"}]})
+
+    items: list[EventBody] = Field(min_length=1, max_length=BULK_EVENTS_MAX)
+
+
+class PublishedEvents(Answer):
+    items: list[PublishedEvent]
 
 
 class StopBody(RequestBody):

@@ -8,25 +8,17 @@ from datetime import datetime
 
 from sqlalchemy import and_, func, literal_column, select, union_all
 
+from rota.core.effects import OPEN_EFFECTS, EffectStatus
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Phase, State
-from rota.core.timing import triggers
+from rota.core.timing import presentation, stored
 from rota.core.timing.describe import listing, plural, short_span
 from rota.db import tables
 from rota.db.dialect import Query, ResultRow, Tx
 from rota.db.paging import PAGE_ROWS, Page, Record, dict_of, matching, page_by
 from rota.engine import jobs, serial_keys
-from rota.kinds.workflows.rules import (
-    OPEN_EFFECTS,
-    STALE_AFTER,
-    EffectStatus,
-    EventStatus,
-    HandlerKind,
-    Outcome,
-    Resolution,
-    serial_key_of,
-)
+from rota.kinds.workflows.rules import STALE_AFTER, EventStatus, HandlerKind, Outcome, Resolution, serial_key_of
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.store import events, operators, workflows
 from rota.kinds.workflows.store.effects import open_effect
@@ -182,7 +174,9 @@ def timing(tx: Tx, row: WorkflowRow) -> tuple[str | None, datetime | None]:
     joined = joined.outerjoin(tables.clocks, clocks.schedule_id == h.schedule_id)
     stmt = select(tables.schedules.c.timing, clocks.next_run_at, h.wake_at).select_from(joined)
     handlers = list(tx.execute(stmt.where(h.workflow_id == row.id)))
-    words = dict.fromkeys(triggers.describe(triggers.load(each.timing)) for each in handlers if each.timing is not None)
+    words = dict.fromkeys(
+        presentation.describe(stored.load(each.timing)) for each in handlers if each.timing is not None
+    )
     times = [at for handler in handlers for at in (handler.next_run_at, handler.wake_at) if at is not None]
     return f"checks {listing(words)}" if words else None, min(times, default=None)
 

@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
+from rota.core.effects import OPEN_EFFECTS, EffectStatus
 from rota.core.errors import Invalid
 from rota.core.model import serial_key_of_target
-from rota.core.policy import WAKE_MAX, WAKE_MIN, Backoff, Retry
+from rota.core.policy import WAKE_MAX, WAKE_MIN
 from rota.core.states import PHASE_MOVES, Phase, Status
 from rota.core.timing.triggers import parse_instant
 
 WORKFLOW = "workflow"  # the kind
 STALE_AFTER = timedelta(days=7)  # the age of an input that needs attention if it is not done
-RECONCILE = Retry(5, 10_000, Backoff.EXPONENTIAL, 600_000)  # attempts to reconcile a mutation
 
 
 def serial_key_of(org_id: str, name: str) -> str:
@@ -60,34 +60,6 @@ class Outcome(StrEnum):
 
 
 CONTINUES = frozenset({Outcome.APPLIED, Outcome.NONE, Outcome.SKIPPED})
-
-
-class EffectStatus(StrEnum):
-    """The status of a mutation in the ledger `effects`."""
-
-    IN_FLIGHT = "in_flight"  # recorded before it is tried
-    APPLIED = "applied"
-    FAILED = "failed"
-    NEEDS_RECONCILE = "needs_reconcile"  # no answer; its reconcile method will be called
-    INDETERMINATE = "indeterminate"  # no answer, and only an operator can resolve it
-
-
-EFFECT_MOVES: frozenset[tuple[EffectStatus, EffectStatus]] = frozenset(
-    {
-        (EffectStatus.IN_FLIGHT, EffectStatus.APPLIED),
-        (EffectStatus.IN_FLIGHT, EffectStatus.FAILED),
-        (EffectStatus.IN_FLIGHT, EffectStatus.NEEDS_RECONCILE),
-        (EffectStatus.IN_FLIGHT, EffectStatus.INDETERMINATE),
-        (EffectStatus.NEEDS_RECONCILE, EffectStatus.NEEDS_RECONCILE),
-        (EffectStatus.NEEDS_RECONCILE, EffectStatus.APPLIED),
-        (EffectStatus.NEEDS_RECONCILE, EffectStatus.FAILED),
-        (EffectStatus.NEEDS_RECONCILE, EffectStatus.INDETERMINATE),
-        (EffectStatus.INDETERMINATE, EffectStatus.APPLIED),  # from here on only an operator moves it
-        (EffectStatus.INDETERMINATE, EffectStatus.FAILED),
-        (EffectStatus.INDETERMINATE, EffectStatus.NEEDS_RECONCILE),
-    }
-)
-OPEN_EFFECTS = (EffectStatus.IN_FLIGHT, EffectStatus.NEEDS_RECONCILE, EffectStatus.INDETERMINATE)
 
 
 class EventStatus(StrEnum):

@@ -10,10 +10,11 @@ from types import MappingProxyType
 import structlog
 
 from rota.core import parse
+from rota.core.effects import EffectStatus
 from rota.core.errors import Invalid, LeaseLost, LogicError
 from rota.core.kinds import KindTraits, register
 from rota.core.model import AttemptResult, Job
-from rota.core.policy import Failure, FailureClass, Park, RetryAfter, after_failure
+from rota.core.policy import Failure, FailureClass, Park, RetryLater, after_failure
 from rota.core.schedule_form import Defaults
 from rota.core.states import Phase, Status
 from rota.db.connection import Database
@@ -27,13 +28,14 @@ from rota.kinds.workflows import maintenance, reports
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Workflow
 from rota.kinds.workflows.handler_host import Host, failure_of
-from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, HandlerKind, check_prepared, clamp_wake
+from rota.kinds.workflows.rules import WORKFLOW, HandlerKind, check_prepared, clamp_wake
 from rota.kinds.workflows.scripts import store as scripts_store
 from rota.kinds.workflows.scripts.library import Scripts
 from rota.kinds.workflows.scripts.sandbox import Sandbox
 from rota.kinds.workflows.scripts.script_api import Mutation, Prepare
 from rota.kinds.workflows.store import upkeep, workflow_runs, workflows
 from rota.kinds.workflows.store.events import EventsSkipped
+from rota.kinds.workflows.store.next_runs import Followed, begin_consumer, commit_and_begin_next, may_repeat
 from rota.kinds.workflows.store.records import Decision, StartedRun
 
 log = structlog.get_logger("rota.workflows")
@@ -94,8 +96,13 @@ class WorkflowRunner:
 
     async def prepare(self, ctx: RunContext) -> Work:
         """Choose the handler and begin its run, in one transaction."""
+        run: StartedRun | str | None = None
         try:
-            run = await self.db.tx(workflow_runs.begin, ctx.job, ctx.run_id, ctx.attempt, ctx.engine.clock.now())
+            job, now = ctx.job, ctx.engine.clock.now()
+            if job.payload is None and job.last_run_id is None:
+                run = await self.db.statement(begin_consumer(job, ctx.run_id, ctx.attempt, now))
+            if run is None:
+                run = await self.db.tx(workflow_runs.begin, job, ctx.run_id, ctx.attempt, now)
         except LeaseLost as error:
             raise SetAside from error
         if isinstance(run, str):
@@ -125,7 +132,8 @@ class WorkflowRunner:
             try:
                 return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
             except EventsSkipped:  # `prepare` decides again, without the events that an operator skipped
-                return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, run))
+                again = replace(run, peeked=None)
+                return await self.attempt(ctx, Host(ctx.engine, connectors, handler, ctx.job, again))
         except LeaseLost as error:
             raise SetAside from error
         except Exception as error:
@@ -145,18 +153,33 @@ class WorkflowRunner:
         """Run the steps of the handler and commit. Raises WorkFailed, LeaseLost or EventsSkipped."""
         state, outcome = await (produce(host) if host.handler.kind is HandlerKind.PRODUCER else consume(host))
         state, now, log_lines = parse.payload(state, "state"), ctx.engine.clock.now(), ctx.log.take(last=True)
-        ended = replace(successful_result(ctx, host.run), outcome=outcome, finished_at=now)
-        followed = await host.write(
-            workflow_runs.commit,
-            state,
-            host.published,
-            ctx.worker,
-            ended,
-            log_lines,
-            now,
-            decision=host.decision,
-            follows=ctx.has_room(),
-        )
+        run, follows = host.run, ctx.has_room()
+        ended = successful_result(ctx, run, now, outcome)
+        repeats = None
+        if follows and not host.published and run.peeked is not None and may_repeat(ctx.job, run, host.reservations):
+            repeats = run.peeked.limits
+        followed: Followed | None = None
+        if repeats is not None and not log_lines:
+            repeat = commit_and_begin_next(
+                ctx.job, run, state, ctx.worker, ended, now, host.decision, host.reservations, repeats
+            )
+            followed = await retry_until_available(lambda: self.db.statement(repeat))
+            if followed is not None:
+                ctx.engine.metrics.ended([ended])  # in a transaction, `finishing` counts it
+        if followed is None:
+            followed = await host.write(
+                workflow_runs.commit,
+                state,
+                host.published,
+                ctx.worker,
+                ended,
+                log_lines,
+                now,
+                decision=host.decision,
+                follows=follows,
+                reservations=host.reservations,
+                repeats=repeats,
+            )
         if followed is None:
             return Written(ended)
         next_attempt, next_run = followed
@@ -196,7 +219,8 @@ async def consume(host: Host) -> tuple[object, Mapping[str, object]]:
     decided = run.prepared or await prepare(host)
     prepared = Prepare(**decided)
     host.title = prepared.title
-    reserved = sum(len(ids) for ids in decided["reservations"].values())
+    host.reservations = decided["reservations"]
+    reserved = sum(len(ids) for ids in host.reservations.values())
     if run.phase is Phase.MUTATING:
         await reconcile_again(host)
     elif run.outcome is None and reserved and "mutate" in handler.steps:
@@ -276,16 +300,17 @@ def count_published(host: Host) -> dict[str, int]:
     return {topic: topics.count(topic) for topic in dict.fromkeys(topics)}
 
 
-def successful_result(ctx: RunContext, run: StartedRun) -> AttemptResult:
-    now = ctx.engine.clock.now()
-    return AttemptResult(ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, info=ctx.info)
+def successful_result(ctx: RunContext, run: StartedRun, now: datetime, outcome: object = None) -> AttemptResult:
+    return AttemptResult(
+        ctx.job, Status.SUCCESS, None, now, ctx.run_id, ctx.attempt, run.started_at, outcome=outcome, info=ctx.info
+    )
 
 
 def final_result(ctx: RunContext, run: StartedRun, failure: Failure) -> AttemptResult | None:
     """Return how a failed run ends, or None if it is retried."""
-    ended = replace(successful_result(ctx, run), error=failure.dump(), counts=True)
+    ended = replace(successful_result(ctx, run, ctx.engine.clock.now()), error=failure.dump(), counts=True)
     match after_failure(failure, None, ctx.job.tries + 1, ctx.engine.settings.transient_retry):
-        case RetryAfter():
+        case RetryLater():
             return None
         case Park(reason):
             return replace(ended, status=Status.PAUSED, reason=reason)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from rota.db.paging import Record
+from rota.frame.http.reports import reports_of
 from rota.frame.web.drawings import Arrow, Box, levels, network
 from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
@@ -36,7 +37,7 @@ RECONCILE_AGAIN = "Ask the service again whether it happened; it is not repeated
 @router.get("/workflows")
 async def list_all(request: Request, caller: Viewer) -> Response:
     engine, cursor = engine_of(request), query_values(request, "cursor")["cursor"]
-    items, next_cursor = await engine.db.read(
+    items, next_cursor = await reports_of(request, caller).read(
         reports.list_workflows, caller.org_id, engine.clock.now(), limit=WORKFLOWS_PER_PAGE, cursor=cursor
     )
     return page(
@@ -50,7 +51,7 @@ async def list_all(request: Request, caller: Viewer) -> Response:
 
 @router.get("/workflows/{key:path}")  # a name may have slashes
 async def read(request: Request, caller: Viewer, key: str) -> Response:
-    engine, db, org_id = engine_of(request), engine_of(request).db, caller.org_id
+    engine, db, org_id = engine_of(request), reports_of(request, caller), caller.org_id
     now = engine.clock.now()
     workflow = await db.read(reports.workflow, org_id, key, now)
     key = workflow["id"]

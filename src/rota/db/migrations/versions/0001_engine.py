@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    if op.get_bind().dialect.name == "postgresql":
+    if op.get_context().dialect.name == "postgresql":
         op.execute("CREATE SEQUENCE fences")
     op.create_table(
         "artifacts",
@@ -1101,5 +1101,5 @@ def downgrade() -> None:
         "artifacts",
     ]:
         op.drop_table(table)
-    if op.get_bind().dialect.name == "postgresql":
+    if op.get_context().dialect.name == "postgresql":
         op.execute("DROP SEQUENCE fences")

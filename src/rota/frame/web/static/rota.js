@@ -3,36 +3,41 @@
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
-const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+const mount = document.documentElement.dataset.mount; // the path prefix of a site that is mounted in another application
+const typing = () => document.activeElement?.matches("input:not([type=checkbox]), textarea, select");
 
 // fetch the page again and replace its [data-live] parts
-let lastRequest = 0;
+let lastRequest = 0, stale = false; // stale: a part was kept because the reader uses it
 async function refresh(address = location.href) {
   const request = ++lastRequest;
   const answer = await fetch(address, { headers: { accept: "text/html" } }).catch(() => null);
   if (!answer?.ok || answer.redirected || request !== lastRequest) return;
+  stale = false;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of $$("[data-live]")) {
     const fresh = page.getElementById(part.id);
     const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
-    if (fresh && !busy && !selected(part) && !$("details[open]", part)) part.replaceWith(document.adoptNode(fresh));
+    if (!fresh) continue;
+    if (busy || selected(part) || $("details[open]", part)) { stale = true; continue; }
+    const places = $$(".scroll", part).map((box) => [box.scrollLeft, box.scrollTop]);
+    part.replaceWith(document.adoptNode(fresh));
+    $$(".scroll", fresh).slice(0, places.length).forEach((box, number) => box.scrollTo(...places[number]));
   }
   $("main").dataset.since = $("main", page).dataset.since;
   mark();
+  showPicked();
   followLog();
 }
 
-// a part with selected text is not replaced until the selection is cleared
+// a part with selected text, the focus or open details is replaced when the reader leaves it
 function selected(part) {
   const selection = getSelection();
   return !selection.isCollapsed && selection.containsNode(part, true);
 }
-let selecting = false;
-document.addEventListener("selectionchange", () => {
-  const before = selecting;
-  selecting = !getSelection().isCollapsed;
-  if (before && !selecting && stream) refresh();
-});
+const released = () => { if (stale && stream) refreshSoon(); };
+document.addEventListener("selectionchange", () => { if (getSelection().isCollapsed) released(); });
+document.addEventListener("focusout", released);
+document.addEventListener("toggle", released, true);
 
 // the selected row is identified by its link: rows are replaced
 let chosen = null;
@@ -43,13 +48,37 @@ function mark() {
   return place;
 }
 
+// rows that the reader selected, by their ids: rows are replaced. Shift selects a range
+const picked = new Set();
+let lastPicked = null;
+function showPicked() {
+  const boxes = $$("[data-pick]"), bar = $("#picked");
+  for (const box of boxes) { box.hidden = false; box.checked = picked.has(box.dataset.pick); }
+  const all = $("[data-pick-all]");
+  if (all) { all.hidden = false; all.checked = boxes.length > 0 && boxes.every((box) => box.checked); }
+  if (!bar) return;
+  bar.hidden = picked.size === 0;
+  $("[data-picked-count]", bar).textContent = `${picked.size} selected`;
+  for (const field of $$("[data-picked]", bar)) field.value = [...picked].join(",") || "none";  // refused: an empty filter would match everything
+}
+document.addEventListener("click", (event) => {
+  const box = event.target.closest?.("[data-pick]"), all = event.target.closest?.("[data-pick-all]");
+  if (!box && !all) return;
+  const boxes = $$("[data-pick]"), to = boxes.indexOf(box), from = event.shiftKey ? boxes.findIndex((other) => other.dataset.pick === lastPicked) : -1;
+  const range = all ? boxes : from < 0 ? [box] : boxes.slice(Math.min(from, to), Math.max(from, to) + 1);
+  for (const row of range) picked[(box ?? all).checked ? "add" : "delete"](row.dataset.pick);
+  lastPicked = box?.dataset.pick ?? null;
+  if (event.detail) (box ?? all).blur();  // clicked, not by key: a focused part is not updated
+  showPicked();
+});
+
 // banner while the server is unreachable
 let away, checking;
 const checkSoon = () => { checking ??= setTimeout(check, 3000); };  // further errors do not postpone it
 async function check() {
   clearTimeout(checking);
   checking = null;
-  const answers = await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(5000) }).then((answer) => answer.ok, () => false);
+  const answers = await fetch(mount + "/health/live", { cache: "no-store", signal: AbortSignal.timeout(5000) }).then((answer) => answer.ok, () => false);
   if (answers) {
     away?.remove();
     if (away) refresh();
@@ -69,18 +98,18 @@ async function check() {
 
 // event stream of the org, while the page is visible
 let stream, soon;
+const refreshSoon = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
 function follow() {
   if (document.hidden || !$("[data-live]")) { stream?.close(); stream = null; return; }
   if (stream) return;
-  stream = new EventSource("/live/events?since=" + $("main").dataset.since);
+  stream = new EventSource(mount + "/live/events?since=" + $("main").dataset.since);
   stream.addEventListener("error", checkSoon);
   stream.addEventListener("open", () => { if (away) check(); });
-  const refreshSoon = () => { soon ??= setTimeout(() => { soon = null; refresh(); }, 600); };
-  for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped"])
+  for (const kind of ["run.started", "run.ended", "schedule.created", "schedule.changed", "schedule.deleted", "worker.up", "worker.down", "freeze.on", "freeze.off", "queue.changed", "host.up", "host.down", "host.changed", "workflow.changed", "workflow.stopped", "approval.requested", "approval.decided"])
     stream.addEventListener(kind, refreshSoon);
 }
 
-// live log of a run
+// live log of a run, and its recorded steps
 let tail;
 function followLog() {
   const log = $("[data-follow]");
@@ -102,6 +131,7 @@ function followLog() {
     filterLog();
     if (low) log.scrollTop = log.scrollHeight;
   });
+  tail.addEventListener("steps", refreshSoon);
   tail.addEventListener("end", () => { tail.close(); log.removeAttribute("data-follow"); $("[data-following]")?.remove(); refresh(); });
 }
 function filterLog() {
@@ -123,8 +153,45 @@ const search = debounce(150, (form) => {
   refresh().then(() => focus?.focus());
 });
 
+// search from every page: results below the field, chosen by arrow keys
+const find = $("[data-find]"), palette = $("#palette");
+let lastFind = 0;
+async function showResults() {
+  const request = ++lastFind;
+  const answer = await fetch(`${mount}/search?part=1&q=${encodeURIComponent(find.value)}`).catch(() => null);
+  if (!answer?.ok || answer.redirected || request !== lastFind || document.activeElement !== find) return;
+  palette.innerHTML = await answer.text();  // our own page, escaped by the server
+  openPalette(true);
+  choose(0);
+}
+const findSoon = debounce(120, showResults);
+function openPalette(open) {
+  palette.hidden = !open;
+  find.setAttribute("aria-expanded", String(open));
+  if (!open) { lastFind += 1; find.removeAttribute("aria-activedescendant"); }
+}
+const place = () => $$("[role=option]", palette).findIndex((row) => row.ariaSelected === "true");
+function choose(number) {
+  const rows = $$("[role=option]", palette);
+  if (!rows.length) return;
+  rows.forEach((row, index) => { row.ariaSelected = String(index === (number + rows.length) % rows.length); });
+  const row = rows[place()];
+  find.setAttribute("aria-activedescendant", row.id);
+  row.scrollIntoView({ block: "nearest" });
+}
+if (find) {
+  find.addEventListener("input", findSoon);
+  find.addEventListener("focus", findSoon);
+  find.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); choose(place() + (event.key === "ArrowDown" ? 1 : -1)); }
+    else if (event.key === "Escape") { openPalette(false); find.blur(); }
+    else if (event.key === "Enter" && !palette.hidden && place() >= 0) { event.preventDefault(); $("a", $$("[role=option]", palette)[place()]).click(); }
+  });
+  document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".find")) openPalette(false); });
+}
+
 const preview = debounce(250, async (form) => {
-  const answer = await fetch("/schedules/preview", { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+  const answer = await fetch(mount + "/schedules/preview", { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
   if (answer?.ok) $("#preview").innerHTML = await answer.text();  // our own page, escaped by the server
 });
 
@@ -146,6 +213,7 @@ addEventListener("pageshow", () => { for (const button of $$("button:disabled"))
 let gone = 0;
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") { for (const open of $$("details.act[open], details.menu[open]")) open.open = false; return; }
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && find) { event.preventDefault(); find.focus(); find.select(); return; }
   if (event.ctrlKey || event.metaKey || event.altKey || typing()) return;
   const rows = $$("[data-row]");
   if (Date.now() - gone < 1200) {
@@ -153,14 +221,15 @@ document.addEventListener("keydown", (event) => {
     const place = $(`[data-go="${CSS.escape(event.key)}"]`);
     if (place) { event.preventDefault(); location.href = place.href; }
   } else if (event.key === "g") gone = Date.now();
-  else if (event.key === "/") { event.preventDefault(); ($("[data-search] [type=search]") ?? $("[data-find]"))?.focus(); }
+  else if (event.key === "/") { event.preventDefault(); ($("[data-search] [type=search]") ?? find)?.focus(); }
   else if (event.key === "?") $("#keys")?.showModal();
   else if ((event.key === "j" || event.key === "k") && rows.length) {
     const place = Math.max(0, Math.min(rows.length - 1, mark() + (event.key === "j" ? 1 : -1)));
     chosen = linkOf(rows[place]);
     mark();
     rows[place].scrollIntoView({ block: "nearest" });
-  } else if (event.key === "Enter" && document.activeElement === document.body && mark() >= 0) $("a", rows[mark()])?.click();
+  } else if (event.key === "x" && mark() >= 0) $("[data-pick]", rows[mark()])?.click();
+  else if (event.key === "Enter" && document.activeElement === document.body && mark() >= 0) $("a", rows[mark()])?.click();
 });
 
 const localZone = $("[data-mine]");
@@ -168,5 +237,6 @@ if (localZone) localZone.value = Intl.DateTimeFormat().resolvedOptions().timeZon
 const log = $("#log");
 if (log) log.scrollTop = log.scrollHeight;
 document.addEventListener("visibilitychange", () => { follow(); followLog(); if (!document.hidden) refresh(); });
+showPicked();
 follow();
 followLog();

@@ -1,5 +1,6 @@
 """Routes of agents. The key identifies the host: no path and no body can name another."""
 
+from collections.abc import Callable, Coroutine
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,19 +12,23 @@ from rota.frame.http.contract import answer
 from rota.frame.http.guessing import FailedAttempts
 from rota.frame.http.models import OpenBodyRoute
 from rota.kinds.hosts.api import models
-from rota.kinds.hosts.dispatch import Dispatch, PollHub
+from rota.kinds.hosts.dispatch import Dispatcher
+from rota.kinds.hosts.hand_out import PollRequest
+from rota.kinds.hosts.results import Report
 from rota.kinds.hosts.store import hosts
 from rota.kinds.hosts.store.records import HostRow
+
+NO_KEY = "missing or outdated key of a host; `rota agent pair` gets the first"
 
 
 async def host_of(request: Request) -> HostRow:
     """Return the host of the agent's key. Raises Unauthenticated for a missing, wrong or replaced key."""
-    app, text = request.app, key_text(request) or ""
-    host: HostRow | None = await app.state.db.read(hosts.find_by_key, text) if text.isprintable() else None
+    text = key_text(request) or ""
+    host = await dispatcher(request).find_host(text) if text.isprintable() else None
     if host is None:
         if text.startswith("rota_agent_"):
             count_failure(request, "agent key")
-        raise Unauthenticated("missing or outdated key of a host; `rota agent pair` gets the first")
+        raise Unauthenticated(NO_KEY)
     return host
 
 
@@ -32,6 +37,17 @@ class AgentRoute(OpenBodyRoute):
 
     async def authenticate(self, request: Request) -> None:
         request.state.host = await host_of(request)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except hosts.KeyReplaced as error:
+                raise Unauthenticated(error.message) from error
+
+        return handle
 
 
 def authenticated_host(request: Request) -> HostRow:
@@ -64,7 +80,7 @@ async def register(request: Request, host: Agent, body: models.RegisterBody) -> 
     of each open claim: running, ended, never (begun), or unknown."""
     facts = {"version": body.version, "pid": body.pid, "room": body.room, "job_types": body.job_types}
     journal = {(claim.job_id, claim.fence): claim.state for claim in body.journal}
-    return answer(await dispatch(request, host).register(facts, journal))
+    return answer(await dispatcher(request).register(host, facts, journal))
 
 
 @router.post("/poll", response_model=models.Orders)
@@ -72,13 +88,10 @@ async def poll(request: Request, host: Agent, body: models.PollBody) -> Response
     """Long poll and heartbeat: `{session, room, known, stopping, metrics?, wait_seconds?}` → `{jobs, cancel}`."""
     state = request.app.state
     state.streams += 1  # wake-ups of this process reach the loop while a stream is open
+    known, stopping = frozenset(body.known), frozenset(body.stopping)
+    asked = PollRequest(host, body.session, body.room, known, stopping, body.metrics)
     try:
-        return answer(
-            await dispatch(request, host).poll(
-                body.session, body.room, body.known, body.stopping, body.metrics, hub_of(request),
-                body.wait_seconds or 0.0, lambda: disconnected(request),
-            )
-        )  # fmt: skip
+        return answer(await dispatcher(request).poll(asked, body.wait_seconds or 0.0, request.is_disconnected))
     finally:
         state.streams -= 1
 
@@ -86,43 +99,35 @@ async def poll(request: Request, host: Agent, body: models.PollBody) -> Response
 @router.post("/progress", response_model=models.Progress)
 async def progress(request: Request, host: Agent, body: models.ProgressBody) -> Response:
     """Append log lines of a run: `{job_id, fence, lines: [[stream, text]]}`."""
-    await dispatch(request, host).progress(body.job_id, body.fence, body.lines or [])
+    await dispatcher(request).report(Report(host, body.job_id, body.fence, body.lines or [], None))
     return answer({"known": True})
 
 
 @router.post("/result", response_model=models.Reported)
-async def result(request: Request, host: Agent, body: models.ResultBody) -> Response:
+async def report_result(request: Request, host: Agent, body: models.ResultBody) -> Response:
     """Report how a run ended: `{job_id, fence, status: success|failed|canceled, outcome?, error?, duration_ms?,
     ended_ms_ago?, lines?}`. Idempotent; a different result of the same claim gets 409."""
-    report = {
+    result = {
         "status": body.status,
         "outcome": body.outcome,
         "error": None if body.error is None else body.error.model_dump(),
         "duration_ms": body.duration_ms or 0,
         "ended_ms_ago": body.ended_ms_ago or 0,
     }
-    repeated = await dispatch(request, host).report(body.job_id, body.fence, report, body.lines or [])
+    repeated = await dispatcher(request).report(Report(host, body.job_id, body.fence, body.lines or [], result))
     return answer({"repeated": repeated})
 
 
 # helpers
 
 
-def dispatch(request: Request, host: HostRow) -> Dispatch:
-    return Dispatch(request.app.state.engine, host)
-
-
-def hub_of(request: Request) -> PollHub:
+def dispatcher(request: Request) -> Dispatcher:
+    """Return the dispatcher of this application, which its first use creates."""
     state = request.app.state
-    if not hasattr(state, "hub"):
-        state.hub = PollHub(state.engine)
-    hub: PollHub = state.hub
-    return hub
-
-
-async def disconnected(request: Request) -> bool:
-    """Whether the client has disconnected, or this server is about to stop."""
-    return request.app.state.closing or await request.is_disconnected()
+    if not hasattr(state, "dispatcher"):
+        state.dispatcher = Dispatcher(state.engine, lambda: state.closing)
+    agents: Dispatcher = state.dispatcher
+    return agents
 
 
 def count_failure(request: Request, secret: str) -> None:

@@ -13,8 +13,10 @@ from rota.frame.http.answers import JobBrief, JobRef
 from rota.frame.http.auth import Admin, Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, engine_of
 from rota.frame.http.models import BodyRoute, NoFields, page_of
+from rota.frame.http.reports import reports_of
 from rota.kinds.hosts import reports as host_reports
 from rota.kinds.hosts.api import models
+from rota.kinds.hosts.api.agents import dispatcher
 from rota.kinds.hosts.manager import HostManager
 from rota.kinds.hosts.store import batches, hosts
 from rota.reports import jobs as job_reports
@@ -43,7 +45,9 @@ async def create_token(
 async def list_hosts(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Hosts of the org, with the status, job types and metrics of their agents."""
     engine = engine_of(request)
-    page = await engine.db.read(host_reports.list_hosts, caller.org_id, engine.clock.now(), limit=limit, cursor=cursor)
+    page = await reports_of(request, caller).read(
+        host_reports.list_hosts, caller.org_id, engine.clock.now(), limit=limit, cursor=cursor
+    )
     return answer_page(page)
 
 
@@ -68,6 +72,7 @@ async def delete_host(request: Request, caller: Admin, host_id: str) -> Response
     """Delete a host without server instances; its key becomes invalid."""
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     await engine.db.tx(hosts.delete_host, caller.org_id, host_id, engine.clock.now())
+    dispatcher(request).forget(host_id)
     return Response(status_code=204)
 
 
@@ -76,6 +81,7 @@ async def rotate_key(request: Request, caller: Admin, host_id: str, _: NoFields)
     """Replace the key of its agent, shown only here; the old one is invalid at once."""
     engine, host_id = engine_of(request), await known_host(request, caller, host_id)
     host_id, key = await engine.db.tx(hosts.rotate_key, caller.org_id, host_id, engine.clock.now())
+    dispatcher(request).forget(host_id)
     return answer({"host_id": host_id, "agent_key": key}, headers=NO_STORE)
 
 
@@ -92,9 +98,9 @@ async def list_servers(
     type: str | None = None,
 ) -> Response:
     """Server instances on hosts; secrets in `config` are hidden. `host_id` may be a name."""
-    host_id = host_id and (await engine_of(request).db.read(hosts.host_id_of, caller.org_id, host_id) or host_id)
+    host_id = host_id and (await reports_of(request, caller).read(hosts.host_id_of, caller.org_id, host_id) or host_id)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "host_id": host_id, "type": type}
-    return answer_page(await engine_of(request).db.read(host_reports.list_servers, caller.org_id, **filters))
+    return answer_page(await reports_of(request, caller).read(host_reports.list_servers, caller.org_id, **filters))
 
 
 @router.post("/server-instances", status_code=201, tags=["server-instances"], response_model=models.Server)
@@ -160,7 +166,7 @@ async def list_jobs(
     target = server_instance_id and await manager(request, caller).target_id(server_instance_id)
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "status": status, "target": target}
     return answer_page(
-        await engine_of(request).db.read(job_reports.list_jobs, caller.org_id, kind=hosts.KIND, **filters)
+        await reports_of(request, caller).read(job_reports.list_jobs, caller.org_id, kind=hosts.KIND, **filters)
     )
 
 
@@ -202,7 +208,7 @@ async def create_batch(request: Request, caller: Operator, body: models.BatchBod
 async def list_batches(request: Request, caller: Viewer, limit: Limit = 50, cursor: Cursor = None) -> Response:
     """Batches with their counters, newest first."""
     return answer_page(
-        await engine_of(request).db.read(batches.list_batches, caller.org_id, limit=limit, cursor=cursor)
+        await reports_of(request, caller).read(batches.list_batches, caller.org_id, limit=limit, cursor=cursor)
     )
 
 

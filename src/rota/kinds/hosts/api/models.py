@@ -39,6 +39,7 @@ MAX_WAIT_SECONDS = 60  # of a long poll
 MAX_LINES = 5000  # of one request
 MAX_CLAIMS = 1000  # that an agent names in one request
 METRICS_BYTES = 4096  # JSON of the metrics of a host
+MAX_MILLISECONDS = 100 * 366 * 86_400_000  # a hundred years: more would pass the first or last date of Python
 STREAMS = ("stdout", "stderr", "system")
 
 
@@ -106,6 +107,7 @@ JobTypes = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": JOB_TYPE_SCHEMA}),
 ]
 Number = Annotated[int, Field(ge=0, le=2**53)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_MILLISECONDS)]
 ClaimNames = Annotated[
     list[Annotated[str, Field(max_length=100), StorableText]], Field(max_length=MAX_CLAIMS)
 ]  # or ids of jobs
@@ -395,8 +397,8 @@ class ResultBody(ClaimBody):
     status: Literal["success", "failed", "canceled"]
     outcome: Payload | None = None
     error: AgentError | None = None
-    duration_ms: Number | None = None
-    ended_ms_ago: Number | None = None
+    duration_ms: Milliseconds | None = None
+    ended_ms_ago: Milliseconds | None = None
 
 
 class Reported(Answer):

@@ -9,13 +9,16 @@ from rota.frame.http.answers import JobRef
 from rota.frame.http.auth import Caller, Operator, Viewer
 from rota.frame.http.contract import Cursor, Limit, answer, answer_page, answer_slice, engine_of
 from rota.frame.http.models import BodyRoute, page_of
+from rota.frame.http.reports import reports_of
 from rota.kinds.pipelines import store
 from rota.kinds.pipelines.manager import PipelineManager
 from rota.kinds.pipelines.models import (
     DraftBody,
+    JobIds,
     Namespace,
     NewTrigger,
     Pipeline,
+    PipelineBackfillBody,
     PipelineBody,
     PipelineChanges,
     PipelineGraph,
@@ -38,7 +41,8 @@ Draft = Annotated[DraftBody, Body(default_factory=DraftBody)]
 @router.post("", status_code=201, response_model=Pipeline)
 async def create(request: Request, caller: Operator, body: PipelineBody) -> Response:
     """Create `{namespace, layer, name, type, sql | function, description?, max_runs?, max_age_days?}`. Of its runs only
-    the newest `max_runs` are kept, and none older than `max_age_days`."""
+    the newest `max_runs` are kept, and none older than `max_age_days`. Its runs replace the table, or with `append_by`,
+    `merge_by` or `partition_by` a part of it."""
     pipeline = await manager(request, caller).create(body)
     return answer(pipeline, 201, {"location": f"/api/v1/pipelines/{pipeline['path']}"})
 
@@ -55,19 +59,19 @@ async def list_all(
 ) -> Response:
     """Pipelines, by path."""
     filters: dict[str, Any] = {"limit": limit, "cursor": cursor, "namespace": namespace, "layer": layer, "type": type}
-    return answer_page(await engine_of(request).db.read(store.list_pipelines, caller.org_id, **filters))
+    return answer_page(await reports_of(request, caller).read(store.list_pipelines, caller.org_id, **filters))
 
 
 @router.get("/$graph", response_model=PipelineGraph)
 async def graph(request: Request, caller: Viewer) -> Response:
     """The dependency graph: edges are triggers (their type) and tables that are read (`reads`)."""
-    return answer(await engine_of(request).db.read(store.graph, caller.org_id))
+    return answer(await reports_of(request, caller).read(store.graph, caller.org_id))
 
 
 @router.get("/$namespaces", response_model=page_of(Namespace))
 async def namespaces(request: Request, caller: Viewer, limit: Limit = 200, cursor: Cursor = None) -> Response:
     """Namespaces that have pipelines."""
-    items = await engine_of(request).db.read(store.namespaces, caller.org_id)
+    items = await reports_of(request, caller).read(store.namespaces, caller.org_id)
     return answer_slice(items, limit, cursor)
 
 
@@ -102,7 +106,7 @@ async def versions(
     cursor: Cursor = None,
 ) -> Response:
     """The versions of a pipeline, newest first."""
-    items = await engine_of(request).db.read(store.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
+    items = await reports_of(request, caller).read(store.list_versions, caller.org_id, f"{namespace}/{layer}/{name}")
     return answer_slice(items, limit, cursor)
 
 
@@ -119,6 +123,15 @@ async def run(
     trace = parse.traceparent(request.headers.get("traceparent"))
     job_id = await manager(request, caller).run(f"{namespace}/{layer}/{name}", body.input, trace)
     return answer({"job_id": job_id}, 202)
+
+
+@router.post(f"{PIPELINE_PATH}/$backfill", status_code=202, response_model=JobIds)
+async def backfill(
+    request: Request, caller: Operator, namespace: Slug, layer: Slug, name: Slug, body: PipelineBackfillBody
+) -> Response:
+    """Enqueue a job for each day `{from, to}` of a pipeline with `partition_by`: at most 366 days."""
+    job_ids = await manager(request, caller).backfill(f"{namespace}/{layer}/{name}", body.first, body.last)
+    return answer({"job_ids": job_ids}, 202)
 
 
 @router.post(f"{PIPELINE_PATH}/$preview", response_model=PipelinePreview)
@@ -148,7 +161,7 @@ async def triggers(
     cursor: Cursor = None,
 ) -> Response:
     """The triggers of a pipeline."""
-    items = await engine_of(request).db.read(store.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
+    items = await reports_of(request, caller).read(store.list_triggers, caller.org_id, f"{namespace}/{layer}/{name}")
     return answer_slice(items, limit, cursor)
 
 

@@ -20,30 +20,13 @@ from dataclasses import dataclass
 from typing import TypeVar, overload
 
 from rota.core import parse
-from rota.core.errors import Invalid, LogicError, PermissionDenied
+from rota.core.effects import Answer, checked_answer
+from rota.core.errors import Invalid, LogicError
 from rota.kinds.workflows.rules import Op
 
 F = TypeVar("F", bound=Callable[..., object])
-E = TypeVar("E", bound=Exception)
 
 MARK = "__rota_connector__"
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The mutation happened."""
-
-    result: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class NotApplied:
-    """The mutation did not happen, and will not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unsure:
-    """The outcome is not known yet: reconcile again later."""
 
 
 def read(method: F) -> F:
@@ -66,17 +49,6 @@ def mutation(method: F | None = None, *, reconcile: str | None = None) -> F | Ca
     return mark if method is None else mark(method)
 
 
-def not_applied(error: E) -> E:
-    """Mark an error: the effect did not happen."""
-    error.applied = False  # type: ignore[attr-defined]
-    return error
-
-
-def surely_failed(error: BaseException) -> bool:
-    """Return whether an error means that the mutation did not happen. Without an answer the outcome is unknown."""
-    return isinstance(error, LogicError | PermissionDenied) or getattr(error, "applied", None) is False
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method of a connector, such as `sheets.append_row`."""
@@ -93,13 +65,10 @@ class Method:
             kwargs["idempotency_key"] = key
         return await call(self.call, **kwargs)
 
-    async def ask(self, key: str, params: Mapping[str, object]) -> Applied | NotApplied | Unsure:
+    async def ask(self, key: str, params: Mapping[str, object]) -> Answer:
         """Call the reconcile method of a mutation. Raises LogicError for another answer."""
         assert self.reconcile is not None
-        answer = await call(self.reconcile, key, dict(params))
-        if not isinstance(answer, Applied | NotApplied | Unsure):
-            raise LogicError(f"{self.name}: its reconcile method must return Applied(…), NotApplied() or Unsure()")
-        return answer
+        return checked_answer(self.name, await call(self.reconcile, key, dict(params)))
 
 
 async def call(function: Callable[..., object], *args: object, **kwargs: object) -> object:

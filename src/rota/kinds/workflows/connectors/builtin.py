@@ -1,12 +1,10 @@
 """Connectors that come with Rota. Each of their mutations can be reconciled."""
 
-import asyncio
 import csv
 import fcntl
 import io
 import json
 import os
-import socket
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from rota.core.addresses import is_public
+from rota.core.effects import Applied, NotApplied, Unsure, not_applied
 from rota.core.errors import AuthError, LogicError, PermissionDenied, TransientError
-from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied, read
+from rota.frame.http.outgoing import pin
+from rota.kinds.workflows.connectors.base import mutation, read
 from rota.kinds.workflows.connectors.sql import OutsideDatabase
 
 RESPONSE_BYTES = 1024 * 1024  # of a body that are read, after decompression
@@ -68,17 +67,17 @@ class Http:
         host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not {host, parts.netloc} & self.allow:
             raise PermissionDenied(f"{parts.scheme}://{parts.netloc} is not among the hosts that are allowed")
-        address = await self._resolve(host, parts.port or (443 if parts.scheme == "https" else 80))
-        shown = f"[{address}]" if ":" in address else address
-        target = parts._replace(netloc=shown + (f":{parts.port}" if parts.port else "")).geturl()
-        headers = {"Accept-Encoding": "gzip", **self.headers, "Host": parts.netloc}
+        try:
+            target = await pin(url, private=self.private)
+        except OSError as error:
+            raise not_applied(TransientError(f"{host}: {error}")) from error
+        headers = {"Accept-Encoding": "gzip", **self.headers, **target.headers}
         headers |= {"Idempotency-Key": key} if key else {}
-        extensions = {"sni_hostname": host}
         try:
             async with (
                 httpx.AsyncClient(timeout=self.timeout, trust_env=False) as client,
                 client.stream(
-                    method, target, headers=headers, extensions=extensions, json=json, params=params
+                    method, target.url, headers=headers, extensions=target.extensions, json=json, params=params
                 ) as response,
             ):
                 return await HttpResponse.read(response)
@@ -86,16 +85,6 @@ class Http:
             raise not_applied(TransientError(f"{host}: {error}")) from error
         except httpx.HTTPError as error:
             raise TransientError(f"{host}: {type(error).__name__} {error}") from error
-
-    async def _resolve(self, host: str, port: int) -> str:
-        try:
-            addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise not_applied(TransientError(f"{host}: {error}")) from error
-        address = str(addresses[0][4][0])
-        if not self.private and not is_public(address):
-            raise PermissionDenied(f"{host} is {address}, which is not a public address")
-        return address
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 
+from rota.core.effects import Applied, NotApplied, Unsure, not_applied
 from rota.core.errors import AuthError, Invalid, LogicError, TransientError, WorkError
-from rota.kinds.workflows.connectors.base import Applied, NotApplied, Unsure, mutation, not_applied
+from rota.kinds.workflows.connectors.base import mutation
 
 SMTPS_PORT = 465
 IMAPS_PORT = 993

@@ -232,7 +232,7 @@ def failure(tx: Tx, repair_id: str) -> Record | None:
         reserved = and_(e.workflow_id == workflow.id, e.topic == topic, e.reserved_by == run.id)
         stmt = select(tables.events).where(reserved).order_by(e.id).limit(FAILURE_EVENTS)
         reserved_events = [EventRow(**event._asdict()) for event in tx.execute(stmt)]
-        shown_events = reserved_events or events.peek(tx, workflow.id, topic, FAILURE_EVENTS)
+        shown_events = reserved_events or events.peek(tx, workflow.id, {topic: FAILURE_EVENTS})
         inputs[topic] = [{"message_id": event.message_id, "payload": event.payload} for event in shown_events]
     earlier = and_(s.workflow_id == workflow.id, s.major == row.major, s.minor > 0, s.minor < row.minor)
     proposals = tx.execute(select(tables.scripts).where(earlier).order_by(s.minor))

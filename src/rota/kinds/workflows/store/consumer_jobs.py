@@ -1,6 +1,7 @@
 """The job of a workflow's consumers: at most one waits, its solo key is the workflow's id."""
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import and_, delete, update
 
@@ -30,8 +31,8 @@ def ensure_consumer_job(
     run_at = now if dirty else min((handler.wake_at for handler in consumers if handler.wake_at), default=None)
     trigger = trigger if dirty else "wake_at"
     serial_key = serial_key_of(workflow.org_id, workflow.name)
-    rows = statements.CONSUMER_JOB.run(tx, workflow_id=workflow.id)
-    if not rows:
+    ((job_id, state, job_run_at, has_head),) = read_consumer_job(tx, workflow)
+    if job_id is None:
         if run_at is not None:
             job = NewJob(
                 workflow.org_id,
@@ -45,11 +46,11 @@ def ensure_consumer_job(
                 solo_key=workflow.id,
                 priority=CONSUMER_PRIORITY,
             )
-            if not leaving:
+            if not leaving and not workflow.key_locked:
                 lock_keys(tx, [serial_key])
-            jobs.add(tx, [job], now, promoting=not leaving)
+            free = [serial_key] if workflow.key_locked and not has_head else []
+            jobs.add(tx, [job], now, free, promoting=not leaving)
         return run_at is not None
-    ((job_id, state, job_run_at),) = rows
     if state != State.LATER or job_run_at == run_at:
         return False
     lock_keys(tx, [serial_key])
@@ -67,9 +68,16 @@ def ensure_consumer_job(
     return True
 
 
-def is_consumer_job_blocked(tx: Tx, workflow_id: str) -> bool:
+def read_consumer_job(tx: Tx, workflow: WorkflowRow) -> list[tuple[Any, ...]]:
+    return statements.CONSUMER_JOB.run(
+        tx, workflow_id=workflow.id, serial_key=serial_key_of(workflow.org_id, workflow.name)
+    )
+
+
+def is_consumer_job_blocked(tx: Tx, workflow: WorkflowRow) -> bool:
     """Return whether a job of the consumers waits behind the running job of the workflow."""
-    return any(state == State.BLOCKED for _, state, _ in statements.CONSUMER_JOB.run(tx, workflow_id=workflow_id))
+    ((_, state, _, _),) = read_consumer_job(tx, workflow)
+    return bool(state == State.BLOCKED)
 
 
 def choose_consumer(tx: Tx, workflow: WorkflowRow, now: datetime) -> HandlerRow | None:

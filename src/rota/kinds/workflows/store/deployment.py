@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import and_, delete, update
 
-from rota.core import schedule_form
+from rota.core import schedule_form, timing_form
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.model import Schedule
@@ -98,9 +98,7 @@ def schedule_producer(tx: Tx, declared: Schedule, schedule_id: str | None, now: 
     else:
         due = schedules.lock(tx, declared.org_id, schedule_id)
         schedule = due.schedule
-        old, new = (
-            schedule_form.flat_timing(timing) | {"anchor": None} for timing in (schedule.timing, declared.timing)
-        )
+        old, new = (timing_form.flat_timing(timing) | {"anchor": None} for timing in (schedule.timing, declared.timing))
         if old == new and schedule.enabled:
             return schedule_id
         schedule = schedules.replace_schedule(tx, due, replace(schedule, timing=declared.timing, enabled=True), now)

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import select, update
 
+from rota.core.effects import EFFECT_MOVES, OPEN_EFFECTS, EffectStatus
 from rota.core.errors import Conflict
 from rota.core.model import Job
 from rota.core.policy import FailureData
@@ -11,7 +12,7 @@ from rota.core.states import Phase
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.statement import insert_rows
-from rota.kinds.workflows.rules import EFFECT_MOVES, OPEN_EFFECTS, EffectStatus, Outcome
+from rota.kinds.workflows.rules import Outcome
 from rota.kinds.workflows.store import events
 from rota.kinds.workflows.store.phases import check_lease, move_phase
 from rota.kinds.workflows.store.records import OpenEffect, StartedRun

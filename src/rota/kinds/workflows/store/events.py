@@ -13,10 +13,10 @@ from rota.core.ids import new_id
 from rota.db import tables
 from rota.db.dialect import Tx, is_listed
 from rota.db.statement import insert_new
+from rota.engine import signals
 from rota.kinds.workflows.rules import EventStatus
 from rota.kinds.workflows.store import statements
 from rota.kinds.workflows.store.records import EventRow, NewEvent, RunRow, StartedRun, WorkflowRow
-from rota.kinds.workflows.store.workflows import update_handler
 
 e, causes = tables.events.c, tables.causes.c
 
@@ -45,69 +45,47 @@ def publish(
     earlier event of its message id is pending, else `kept`. With a `source` they are inputs, else derived from
     `inputs`."""
     latest = {(event.topic, event.message_id): event for event in new_events}
-    rows = [event_row(workflow.id, event, source, run_id, now) for event in latest.values()]
+    new_ids = {key: new_id() for key in latest}
+    rows = [(new_ids[key], *key, event.payload, event.title) for key, event in latest.items()]
+    published = statements.PUBLISH.run(
+        tx, rows, workflow_id=workflow.id, org_id=workflow.org_id, source=source, run_id=run_id, now=now
+    )
+    written = {(topic, message_id): event_id for event_id, topic, message_id, _ in published}
+    for event_id, topic, message_id, is_awaited in published:
+        if is_awaited:
+            payload = latest[(topic, message_id)].payload
+            signals.send_event(tx, workflow.org_id, event_id, topic, message_id, payload, now)
     results = {
-        (topic, message_id): (event_id, "created")
-        for event_id, topic, message_id in insert_new(tx, tables.events, rows, ("id", "topic", "message_id"))
+        key: (event_id, "created" if event_id == new_ids[key] else "replaced") for key, event_id in written.items()
     }
-    existing = [event for key, event in latest.items() if key not in results]
-    for row in tx.execute(select(tables.events).where(is_same_message(workflow.id, existing))) if existing else ():
-        key = (row.topic, row.message_id)
-        is_replaced = replace_pending(tx, EventRow(**row._asdict()), latest[key], now)
-        results[key] = (row.id, "replaced" if is_replaced else "kept")
-    written = {key: event_id for key, (event_id, result) in results.items() if result != "kept"}
+    kept = [key for key in latest if key not in written]
+    results |= {key: (event_id, "kept") for key, event_id in ids_of(tx, workflow.id, kept).items()}
     links = [{"input_id": input_id, "event_id": event} for event in written.values() for input_id in sorted(inputs)]
     insert_new(tx, tables.causes, links, ("event_id",))
     topics = {topic for topic, _ in written}
     for handler in workflow.handlers.values():
-        if topics & set(handler.subscribe):
-            update_handler(tx, handler, dirty=True)
+        handler.dirty = handler.dirty or not topics.isdisjoint(handler.subscribe)  # as the statement wrote it
     return [results[(event.topic, event.message_id)] for event in new_events]
 
 
-def event_row(
-    workflow_id: str, event: NewEvent, source: str | None, run_id: str | None, now: datetime
-) -> dict[str, object]:
-    return {
-        "id": new_id(),
-        "workflow_id": workflow_id,
-        "topic": event.topic,
-        "message_id": event.message_id,
-        "payload": event.payload,
-        "title": event.title,
-        "status": EventStatus.PENDING.value,
-        "source": source,
-        "reserved_by": None,
-        "created_by": run_id,
-        "attempt": 1,
-        "created_at": now,
-        "updated_at": now,
-    }
-
-
-def is_same_message(workflow_id: str, new_events: Iterable[NewEvent]) -> ColumnElement[bool]:
+def ids_of(tx: Tx, workflow_id: str, messages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the ids of events by their topics and message ids."""
     by_topic: dict[str, list[str]] = {}
-    for event in new_events:
-        by_topic.setdefault(event.topic, []).append(event.message_id)
-    matches = [and_(e.topic == topic, e.message_id.in_(ids)) for topic, ids in by_topic.items()]
-    return and_(e.workflow_id == workflow_id, or_(*matches))
-
-
-def replace_pending(tx: Tx, old: EventRow, event: NewEvent, now: datetime) -> bool:
-    """Replace payload and title of an event; False if it is not pending."""
-    if old.status != EventStatus.PENDING:
-        return False
-    values = {"payload": event.payload, "title": event.title or old.title, "updated_at": now}
-    still_pending = and_(e.id == old.id, e.status == EventStatus.PENDING)
-    return bool(tx.execute(update(tables.events).where(still_pending).values(values)).rowcount)
+    for topic, message_id in messages:
+        by_topic.setdefault(topic, []).append(message_id)
+    if not by_topic:
+        return {}
+    matches = [and_(e.topic == topic, is_listed(tx, e.message_id, ids)) for topic, ids in by_topic.items()]
+    rows = tx.execute(select(e.id, e.topic, e.message_id).where(e.workflow_id == workflow_id, or_(*matches)))
+    return {(row.topic, row.message_id): row.id for row in rows}
 
 
 # read
 
 
-def peek(tx: Tx, workflow_id: str, topic: str, limit: int) -> list[EventRow]:
-    """Return pending events of a topic, oldest first."""
-    rows = statements.PENDING_EVENTS.run(tx, workflow_id=workflow_id, topic=topic, count=limit)
+def peek(tx: Tx, workflow_id: str, limits: Mapping[str, int]) -> list[EventRow]:
+    """Return pending events of topics, of each up to its limit, oldest first."""
+    rows = statements.PENDING_EVENTS.run(tx, list(limits.items()), workflow_id=workflow_id)
     return [EventRow(**dict(zip(e.keys(), row, strict=True))) for row in rows]
 
 
@@ -119,8 +97,7 @@ def by_ids(tx: Tx, workflow_id: str, topic: str, ids: Collection[str]) -> list[E
 
 def oldest_pending(tx: Tx, workflow_id: str, topics: Iterable[str]) -> str | None:
     """Return the id of the oldest pending event in any of these topics."""
-    oldest = [event.id for topic in topics for event in peek(tx, workflow_id, topic, 1)]
-    return min(oldest, default=None)
+    return min((event.id for event in peek(tx, workflow_id, dict.fromkeys(topics, 1))), default=None)
 
 
 def is_pending() -> ColumnElement[bool]:
@@ -138,25 +115,19 @@ def is_in_status(*statuses: str) -> ColumnElement[bool]:
 def reserve(tx: Tx, run: Run, wanted: Mapping[str, list[str]], status: EventStatus, now: datetime) -> list[EventSource]:
     """Reserve pending events for a run, or consume them at once, as `status` says: all or none. Raises EventsSkipped if
     an operator skipped the missing ones, else LogicError."""
-    reserved: list[EventSource] = []
+    batch = [(topic, event_id) for topic, ids in wanted.items() for event_id in ids]
+    rows = statements.TAKE_EVENTS.run(
+        tx, batch, workflow_id=run.workflow_id, run_id=run.id, status=status.value, now=now
+    )
+    taken = {event_id for event_id, _ in rows}
     for topic, ids in wanted.items():
-        rows = statements.RESERVE_EVENTS.run(
-            tx,
-            [(event_id,) for event_id in ids],
-            workflow_id=run.workflow_id,
-            topic=topic,
-            run_id=run.id,
-            status=status.value,
-            now=now,
-        )
-        missing = set(ids) - {event_id for event_id, _ in rows}
+        missing = set(ids) - taken
         if missing:
             rest = by_ids(tx, run.workflow_id, topic, missing)
             skipped = {event.id for event in rest if event.status == EventStatus.SKIPPED}
             shown = f"of {topic} that are not pending there: {', '.join(sorted(missing)[:3])}"
             raise (EventsSkipped if skipped == missing else LogicError)(f"prepare reserved events {shown}")
-        reserved += [(event_id, source) for event_id, source in rows]
-    return reserved
+    return [(event_id, source) for event_id, source in rows]
 
 
 def is_reserved_by(run: Run) -> ColumnElement[bool]:

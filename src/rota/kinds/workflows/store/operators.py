@@ -1,9 +1,11 @@
 """Commands of operators: publish, run, pause, resume, skip an event, resolve a run that needs a decision."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import and_, literal, select, update
 
+from rota.core.effects import EffectStatus
 from rota.core.errors import Conflict, NotFound
 from rota.core.model import NewJob
 from rota.core.policy import RECONCILIATION
@@ -11,24 +13,28 @@ from rota.core.states import Phase, State, Status
 from rota.db import tables
 from rota.db.dialect import Tx, is_listed, lock_keys, notify
 from rota.engine import firing, jobs, runs, schedules, serial_keys
-from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, Outcome, Resolution, may_move, serial_key_of
+from rota.kinds.workflows.rules import WORKFLOW, EventStatus, Outcome, Resolution, may_move, serial_key_of
 from rota.kinds.workflows.store import effects, events, workflows
 from rota.kinds.workflows.store.consumer_jobs import CONSUMER_PRIORITY, ensure_consumer_job
 from rota.kinds.workflows.store.phases import find_run
+from rota.kinds.workflows.store.publishing import API_SOURCE
 from rota.kinds.workflows.store.records import NewEvent, OpenEffect, RunRow, StuckJob, WorkflowRow
 from rota.kinds.workflows.store.workflow_runs import PAUSED
 
 w, e, r, j, causes = tables.workflows.c, tables.events.c, tables.workflow_runs.c, tables.jobs.c, tables.causes.c
 
 
-def publish(tx: Tx, org_id: str, key: str, topic: str, event: NewEvent, now: datetime) -> tuple[str, str, bool]:
-    """Publish an event as an input of source `api`; returns its id, the result as `events.publish`, and whether the
-    job of the consumers changed. Raises NotFound."""
-    workflow = workflows.get(tx, org_id, key, hold=True)
-    if topic not in workflow.declaration["topics"]:
-        raise NotFound(f"topic {topic!r} of workflow {workflow.name!r} not found")
-    ((event_id, result),) = events.publish(tx, workflow, [event], now, source="api")
-    return event_id, result, ensure_consumer_job(tx, workflow, now)
+def publish(
+    tx: Tx, org_id: str, key: str, new_events: Sequence[NewEvent], now: datetime
+) -> tuple[list[tuple[str, str]], bool]:
+    """Publish events from outside, also where `publish_inputs` does nothing; returns the id and the result of
+    each, as `events.publish`, and whether the job of the consumers changed. Raises NotFound."""
+    workflow = workflows.get(tx, org_id, key, hold=True, with_key=True)
+    unknown = {event.topic for event in new_events} - set(workflow.declaration["topics"])
+    if unknown:
+        raise NotFound(f"topic {min(unknown)!r} of workflow {workflow.name!r} not found")
+    results = events.publish(tx, workflow, new_events, now, source=API_SOURCE)
+    return results, ensure_consumer_job(tx, workflow, now)
 
 
 def run_now(tx: Tx, org_id: str, key: str, now: datetime) -> list[str]:

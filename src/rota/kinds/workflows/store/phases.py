@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import and_, exists, select, update
+from sqlalchemy import select
 
 from rota.core.errors import Conflict, LeaseLost
 from rota.core.model import Job
@@ -11,6 +11,7 @@ from rota.db import tables
 from rota.db.dialect import Tx
 from rota.engine.job_states import IS_RUNNING
 from rota.kinds.workflows.rules import HandlerKind, Outcome, may_move
+from rota.kinds.workflows.store import statements
 from rota.kinds.workflows.store.records import RunRow, StartedRun
 
 r, j = tables.workflow_runs.c, tables.jobs.c
@@ -32,13 +33,12 @@ def find_run(tx: Tx, run_id: str | None) -> RunRow | None:
 
 
 def move_phase(tx: Tx, job: Job, run: StartedRun, to: Phase, now: datetime, **values: object) -> bool:
-    """PHASE_MOVES_FORWARD: move a run to a later phase and set columns. False if it is in that phase already, because
-    the answer to the first try was lost. Raises LeaseLost, or Conflict for a move that is not allowed."""
+    """PHASE_MOVES_FORWARD: move a run to a later phase and set columns, of KEPT_COLUMNS. False if it is in that phase
+    already, because the answer to the first try was lost. Raises LeaseLost, or Conflict for a move that is not
+    allowed."""
     earlier = [phase.value for phase in Phase if may_move(phase, to)]
-    owned = select(j.id).where(j.id == job.id, j.fence == job.fence, IS_RUNNING).with_for_update().cte("owned")
-    movable = and_(r.id == run.id, r.phase.in_(earlier), exists(select(owned.c.id)))
-    stmt = update(tables.workflow_runs).where(movable).values(phase=to.value, updated_at=now, **values)
-    if tx.execute(stmt.returning(r.id)).first() is not None:
+    kept = [values.get(name) for name in statements.KEPT_COLUMNS]
+    if statements.MOVE_PHASE.run(tx, [(job.id, job.fence, run.id, to.value, now, *kept)], earlier=earlier):
         return True
     before = tx.execute(select(r.phase).where(r.id == run.id)).scalar_one()
     if before == to:

@@ -1,12 +1,13 @@
 """Records of the tables of workflows, built by column name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from rota.core.effects import EffectStatus
 from rota.core.states import Phase
 from rota.db.paging import Record
-from rota.kinds.workflows.rules import EffectStatus, HandlerKind, Outcome
+from rota.kinds.workflows.rules import HandlerKind, Outcome
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class WorkflowRow:
     updated_at: datetime
     deleted_at: datetime | None
     handlers: dict[str, HandlerRow]
+    key_locked: bool = False  # this transaction also has the lock of its serial key
 
     @property
     def route(self) -> str:
@@ -114,6 +116,37 @@ class OpenEffect:
     reconcile_attempts: int
 
 
+Limits = Mapping[str, int]  # by topic: up to how many events a handler peeks
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """Pending events that a run has read: of each topic up to its limit and one more."""
+
+    limits: Limits
+    events: Sequence[EventRow]
+
+    @classmethod
+    def merged(cls, before: "Peeked | None", topic: str, limit: int, events: Sequence[EventRow]) -> "Peeked":
+        """Return what was read before, with the events of one topic read again."""
+        limits = {} if before is None else before.limits
+        others = [] if before is None else [event for event in before.events if event.topic != topic]
+        return cls({**limits, topic: limit}, [*others, *events])
+
+    def of_topic(self, topic: str, limit: int) -> list[EventRow] | None:
+        """Return the oldest events of a topic, or None if fewer than `limit` were read."""
+        if self.limits.get(topic, 0) < limit:
+            return None
+        return [event for event in self.events if event.topic == topic][:limit]
+
+    def has_more(self, taken: Mapping[str, Sequence[str]]) -> bool:
+        """Return whether events are taken, all of them are among these, and others are too. A consumer that takes
+        nothing waits for new events."""
+        ids = {(event.topic, event.id) for event in self.events}
+        wanted = {(topic, event_id) for topic, event_ids in taken.items() for event_id in event_ids}
+        return bool(wanted) and wanted < ids
+
+
 @dataclass(slots=True)
 class StartedRun:
     """A run that has begun, as it is in the database."""
@@ -130,6 +163,7 @@ class StartedRun:
     result: object = None
     effect: OpenEffect | None = None  # a mutation of the attempt before, whose outcome is not known
     retry_of: str | None = None
+    peeked: Peeked | None = None
 
 
 @dataclass(slots=True)

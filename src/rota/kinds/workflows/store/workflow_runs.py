@@ -1,30 +1,38 @@
 """A run of a workflow, from begin to commit. Each function is one transaction, and safe to repeat if its answer was
 lost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 from sqlalchemy import and_, update
 
+from rota.core.effects import EffectStatus
 from rota.core.ids import new_id
 from rota.core.model import Attempt, AttemptResult, Job
 from rota.core.states import Move, Phase
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
-from rota.db.statement import insert_new
 from rota.engine import finishing, grants, jobs, runs, schedules, serial_keys
+from rota.engine.metrics import count_on_commit
 from rota.engine.runner import LogLine
-from rota.kinds.workflows.rules import WORKFLOW, EffectStatus, EventStatus, HandlerKind, Outcome, start_of
-from rota.kinds.workflows.store import consumer_jobs, effects, events, workflows
+from rota.kinds.workflows.rules import WORKFLOW, EventStatus, HandlerKind, Outcome, start_of
+from rota.kinds.workflows.store import consumer_jobs, effects, events, statements, workflows
+from rota.kinds.workflows.store.next_runs import Followed, commit_and_begin_next
 from rota.kinds.workflows.store.phases import find_run, lease_lost, move_phase
-from rota.kinds.workflows.store.records import Decision, HandlerRow, NewEvent, RunRow, StartedRun, WorkflowRow
+from rota.kinds.workflows.store.records import (
+    Decision,
+    HandlerRow,
+    Limits,
+    NewEvent,
+    RunRow,
+    StartedRun,
+    WorkflowRow,
+)
 
 PAUSED = "paused"  # the reason of a job that is parked because its workflow is paused
 YIELD, IDLE = "yield", "idle"  # why an attempt does not begin: the job waits again; no handler needs to run
-
-
-Followed = tuple[Attempt, StartedRun | None]  # the next attempt of the serial key; no run if no handler needs one
 
 
 # begin
@@ -48,15 +56,13 @@ def begin_attempt(tx: Tx, workflow: WorkflowRow, attempt: Attempt) -> StartedRun
     why_not = None
     if workflow.paused_at is not None:
         why_not = PAUSED
-    elif before is None and name and consumer_jobs.is_consumer_job_blocked(tx, workflow.id):
+    elif before is None and name and consumer_jobs.is_consumer_job_blocked(tx, workflow):
         why_not = YIELD
     elif handler is None or (before is None and handler.held_run_id is not None):
         why_not = IDLE
     elif before is None and handler.is_consumer and (code := grant_problem(tx, workflow, now)) is not None:
         why_not = code
-    elif not finishing.mark_started(tx, [attempt]):
-        raise lease_lost(job)
-    elif (started := insert_run(tx, workflow, handler, before, run_id, now)) is not None:
+    elif (started := insert_run(tx, workflow, handler, before, attempt)) is not None:
         return started
     existing = find_run(tx, run_id)
     if existing is not None:  # the answer to the first call was lost
@@ -80,10 +86,12 @@ def grant_problem(tx: Tx, workflow: WorkflowRow, now: datetime) -> str | None:
 
 
 def insert_run(
-    tx: Tx, workflow: WorkflowRow, handler: HandlerRow, before: RunRow | None, run_id: str, now: datetime
+    tx: Tx, workflow: WorkflowRow, handler: HandlerRow, before: RunRow | None, attempt: Attempt
 ) -> StartedRun | None:
-    """Insert a run; None if it exists already. As `start_of` decides, it keeps reservations, results and the mutation
-    of the attempt before, or makes the reserved events pending again."""
+    """Record that the attempt began and insert its run; None if that exists already. As `start_of` decides, it keeps
+    reservations, results and the mutation of the attempt before, or makes the reserved events pending again. Raises
+    LeaseLost."""
+    job, run_id, now = attempt.job, attempt.run_id, attempt.started_at
     kind, kept = HandlerKind(handler.type), None
     begins, effect = start_of(kind), None
     if before is not None:
@@ -104,7 +112,11 @@ def insert_run(
         "created_at": now,
         "updated_at": now,
     }
-    if not insert_new(tx, tables.workflow_runs, [row], ("id",)):
+    prepares = begins.phase is Phase.PREPARING  # events published from now on are for the next run
+    new = statements.BEGIN_RUN.run(tx, [(job.id, job.fence, attempt.number, *row.values())], prepares=prepares)
+    if not new:
+        raise lease_lost(job)
+    if new == [(False,)]:
         return None
     if kept is not None:
         events.hand_over(tx, kept, run_id, now)
@@ -113,8 +125,8 @@ def insert_run(
             effects.move_effect(tx, effect.id, EffectStatus.NEEDS_RECONCILE, now)
     elif before is not None:
         events.release(tx, before, now)
-    if begins.phase is Phase.PREPARING:  # events published from now on are for the next run
-        workflows.update_handler(tx, handler, dirty=False, wake_at=None)
+    if prepares:
+        handler.dirty, handler.wake_at = False, None
     return StartedRun(
         id=run_id,
         workflow_id=workflow.id,
@@ -182,11 +194,23 @@ def commit(
     now: datetime,
     decision: Decision | None = None,
     follows: bool = False,
+    reservations: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    repeats: Limits | None = None,
 ) -> Followed | None:
     """Commit a run, once and as a whole: handler state, consumed and published events, phase, run row, logs, and the
     job of the consumers. A `decision` that was not saved is committed with it. If the worker `follows`, return the
-    attempt that begins at once. Raises LeaseLost."""
-    workflow = workflows.get(tx, job.org_id, job.target, hold=True)
+    attempt that begins at once; with `repeats`, first try whether that is one of the same consumer. Raises
+    LeaseLost."""
+    workflow = workflows.get(tx, job.org_id, job.target, hold=True, with_key=True)
+    if repeats is not None:
+        repeat = commit_and_begin_next(
+            job, run, state, worker, ended, now, decision, reservations, repeats, locked=True
+        )
+        repeated = repeat(tx)
+        if repeated is not None:
+            runs.write_logs(tx, log_lines)
+            count_on_commit(tx, lambda metrics: metrics.ended([ended]))
+            return repeated
     changes: dict[str, object] = {} if run.outcome else {"mutation_outcome": Outcome.NONE.value}
     if decision is not None:
         changes["prepare_result"] = decision.result
@@ -202,17 +226,15 @@ def commit(
     if consumes and new_events:
         inputs = events.inputs_of(tx, consumed or events.reserved_events(tx, run))
     source = None if consumes else run.handler
-    events.publish(tx, workflow, new_events, now, source=source, run_id=run.id, inputs=inputs)
+    if new_events:
+        events.publish(tx, workflow, new_events, now, source=source, run_id=run.id, inputs=inputs)
     handler = workflow.handlers.get(run.handler)
     if handler is not None:  # a new version may have no handler of this name
-        more = bool(consumed and events.oldest_pending(tx, workflow.id, handler.subscribe))
-        workflows.update_handler(
-            tx,
-            handler,
-            dirty=handler.dirty or more,
-            wake_at=handler.wake_at if decision is None else decision.wake_at,
-            state=handler.state if state is None else state,
-        )
+        handler.state = handler.state if state is None else state
+        handler.wake_at = handler.wake_at if decision is None else decision.wake_at
+        row = (workflow.id, handler.name, handler.state, handler.wake_at)
+        ended_handler = statements.END_OF_HANDLER.run(tx, [row], takes=bool(consumed), topics=handler.subscribe)
+        handler.dirty = ended_handler[0][0]
     consumer_jobs.ensure_consumer_job(tx, workflow, now, leaving=True)  # first: the finished job promotes by priority
     runs.write_logs(tx, log_lines)
     recorded, next_job = finishing.finish_and_claim_next(tx, ended, worker, now, follows and workflow.paused_at is None)

@@ -6,12 +6,15 @@ holder has the handlers in memory, decides from these which consumers must run, 
 (`update_handler`). So a publish during a run is never lost: it sets a flag that the run's commit does not clear.
 """
 
+from collections.abc import Iterable, Sequence
+
 from sqlalchemy import and_, select, update
 
 from rota.core.errors import NotFound
 from rota.db import tables
 from rota.db.dialect import Tx
 from rota.db.paging import Record
+from rota.kinds.workflows.rules import WORKFLOW
 from rota.kinds.workflows.store import statements
 from rota.kinds.workflows.store.records import HandlerRow, WorkflowRow
 
@@ -20,14 +23,20 @@ SCRIPT = "script"  # the source of uploaded workflows; the others name their pro
 w, h = tables.workflows.c, tables.handlers.c
 
 
-def get(tx: Tx, org_id: str, key: str, hold: bool = False) -> WorkflowRow:
-    """Return a workflow of an org by its id or name; with `hold`, lock it until the transaction ends. Raises
-    NotFound."""
-    statement = statements.LOCK_WORKFLOW if hold else statements.WORKFLOW
-    rows = statement.run(tx, org_id=org_id, key=key)
+def get(tx: Tx, org_id: str, key: str, hold: bool = False, with_key: bool = False) -> WorkflowRow:
+    """Return a workflow of an org by its id or name; with `hold`, lock it until the transaction ends, and `with_key`
+    also its serial key. Raises NotFound."""
+    if hold:
+        rows = statements.LOCK_WORKFLOW.run(tx, org_id=org_id, key=key, of_kind=WORKFLOW if with_key else "")
+    else:
+        rows = statements.WORKFLOW.run(tx, org_id=org_id, key=key)
     if not rows:
         raise NotFound(f"workflow {key!r} not found")
-    return with_handlers(tx, dict(zip(w.keys(), rows[0], strict=True)))
+    columns = dict(zip(w.keys(), rows[0], strict=False))
+    if hold and not rows[0][-2]:  # the row changed while this waited for it
+        return with_handlers(tx, columns, with_key)
+    own = [row[len(w) : len(w) + len(h)] for row in rows if row[0] == columns["id"] and row[len(w)] is not None]
+    return workflow_row(columns, own, with_key)
 
 
 def get_by_id(tx: Tx, workflow_id: str, hold: bool = False) -> WorkflowRow:
@@ -37,12 +46,15 @@ def get_by_id(tx: Tx, workflow_id: str, hold: bool = False) -> WorkflowRow:
     return with_handlers(tx, row._asdict())
 
 
-def with_handlers(tx: Tx, columns: Record) -> WorkflowRow:
+def with_handlers(tx: Tx, columns: Record, key_locked: bool = False) -> WorkflowRow:
     """Return the workflow of these columns with its handlers. They are read by a second statement: one that waited for
     a lock still sees other tables as they were before it waited."""
-    rows = statements.HANDLERS.run(tx, workflow_id=columns["id"])
-    handlers = [HandlerRow(**dict(zip(h.keys(), row, strict=True))) for row in rows]
-    return WorkflowRow(**columns, handlers={handler.name: handler for handler in handlers})
+    return workflow_row(columns, statements.HANDLERS.run(tx, workflow_id=columns["id"]), key_locked)
+
+
+def workflow_row(columns: Record, handler_rows: Iterable[Sequence[object]], key_locked: bool) -> WorkflowRow:
+    handlers = [HandlerRow(**dict(zip(h.keys(), row, strict=True))) for row in handler_rows]  # type: ignore[arg-type]
+    return WorkflowRow(**columns, handlers={handler.name: handler for handler in handlers}, key_locked=key_locked)
 
 
 def update_handler(tx: Tx, handler: HandlerRow, **changes: object) -> None:

@@ -1,0 +1,1 @@
+"""Installations as files: plan, apply and export."""

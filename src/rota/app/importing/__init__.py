@@ -1,0 +1,1 @@
+"""Schedules of other schedulers as files of Rota."""

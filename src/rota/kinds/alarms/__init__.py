@@ -1,0 +1,1 @@
+"""Alarms: rules about work and the installation, and messages through channels."""
