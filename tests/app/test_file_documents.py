@@ -18,7 +18,7 @@ def test_the_published_schema_is_that_of_the_models() -> None:
     printed = CliRunner().invoke(app, ["schema"])
     assert printed.stdout == SCHEMA.read_text(), "run `rota schema > docs/files.schema.json`"
     schema = json.loads(printed.stdout)
-    assert list(schema["properties"]) == ["queues", "calendars", "tasks", "pipelines", "grants", "schedules"]
+    assert list(schema["properties"]) == ["queues", "calendars", "tasks", "pipelines", "grants", "schedules", "alarms"]
     assert "cron_expression" in schema["$defs"]["FileSchedule"]["properties"]
 
 
