@@ -66,7 +66,8 @@ def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
     """Renders the chart with values over its defaults: {template: text}."""
     if shutil.which("helm"):
         return render_by_helm
-    if not shutil.which("go") or not (GO_LIBRARIES / "src/github.com/Masterminds/sprig").is_dir():
+    libraries = ("github.com/Masterminds/sprig", "sigs.k8s.io/yaml")
+    if not shutil.which("go") or not all((GO_LIBRARIES / "src" / name).is_dir() for name in libraries):
         pytest.skip("neither helm nor go with sprig and sigs.k8s.io/yaml (Debian's -dev packages) is installed")
     place = tmp_path_factory.mktemp("go")
     program = place / "render"
