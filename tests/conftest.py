@@ -2,12 +2,20 @@
 
 import os
 import shutil
+import sys
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from tests.databases import (
+# Else each test process rewrites the assertions of all tests, and each `rota` process compiles all modules it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+from tests.databases import (  # noqa: E402  compiled with the setting above
     clean_url,
     database_url,
     db,
@@ -17,7 +25,7 @@ from tests.databases import (
     shared_postgres,
     sqlite_template,
 )
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer  # noqa: E402
 
 __all__ = [
     "clean_url",
@@ -56,12 +64,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the tests of processes, which mostly wait, evenly over the first two thirds of the others, so that no core
-    is idle. Tests that fork run first, while no library has started threads whose locks a child would inherit."""
+    is idle. Tests that fork run first, while no library has started threads whose locks a child would inherit. Files
+    whose tests stay together in one process follow, because no other process can help with the last of them."""
     waiting = [item for item in items if "acceptance" in item.path.parts]
     others = [item for item in items if "acceptance" not in item.path.parts]
     position = {item: number / len(waiting) * 2 / 3 for number, item in enumerate(waiting)}
     position |= {item: number / len(others) for number, item in enumerate(others)}
-    items.sort(key=lambda item: (item.path.name not in FORKING, position[item]))
+    items.sort(key=lambda item: (item.path.name not in FORKING, not _has_module_fixtures(item.path), position[item]))
+
+
+class SharedFixtures(LoadScopeScheduling):  # type: ignore[misc]
+    """Sends the tests of a file with fixtures of module scope to one process, so that their server, say, starts once.
+    All other tests go, one at a time, to the process that is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, test = nodeid.partition("::")
+        if not _has_module_fixtures(self.config.rootpath / path):
+            return nodeid
+        kinds = [kind for kind in ("sqlite", "postgresql") if kind in test.partition("[")[2]]
+        return f"{path}@{'-'.join(kinds)}"  # such a fixture often has a database as parameter
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedFixtures:
+    config.option.loadscopereorder = False  # tests that fork stay first
+    return SharedFixtures(config, log)
+
+
+@cache
+def _has_module_fixtures(path: Path) -> bool:
+    return 'scope="module"' in path.read_text()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
