@@ -45,8 +45,10 @@ def export(
         bool, typer.Option("--secrets", help="with secrets of tasks, instead of ***; needs the scope shell")
     ] = False,
 ) -> None:
-    """Export the resources of the org as YAML files for `rota plan` and `rota apply`; `rota export runs` exports the
-    ledger."""
+    """Export the resources of the org as YAML files for `rota plan` and `rota apply`.
+
+    `rota export runs` exports the ledger.
+    """
     if ctx.invoked_subcommand is None:
         export_files(ctx.obj, directory, secrets=secrets)
 
