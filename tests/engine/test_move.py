@@ -26,7 +26,7 @@ from tests.app.command_line import environment
 from tests.db.copies import fill, in_transaction, next_log_line, no_bar, sums
 from tests.postgres import create_database, drop_database
 
-PAGES = 5
+PAGES = 15  # so many that a move is killed before its end
 
 
 @pytest.fixture
