@@ -155,12 +155,13 @@ async def bench(servers: Servers, options: argparse.Namespace) -> int:
     ]
     size = QUICK if options.quick else FULL
     figures, skipped, durations = await rounds(servers, systems, options.only, size, options.rounds)
+    measured = set(chain.from_iterable(durations.values()))  # others may not be installed
     report = {
         **machine(),
         "rounds": options.rounds,
         "size": asdict(size),
         "stores": await servers.settings(),
-        "systems": [described(system) for system in systems if f"{system.name} on {system.store}" not in skipped],
+        "systems": [described(system) for system in systems if f"{system.name} on {system.store}" in measured - set(skipped)],
         "skipped": skipped,
         "seconds": durations,
         "lines": summary(figures),

@@ -65,7 +65,7 @@ def sweep(
         report = place / "report.json"
         for point in chosen_points(len(names), points, seed):
             url = fresh_database(place)
-            died = dies_at(point, partial(recorded, program, play, url, start))
+            died = dies_at(point, partial(recorded, program, play, url, start), after_set_up=True)
             assert died, (
                 f"the program ended before point {point} of {len(names)}: its statements differ between two runs; "
                 "remove what is random from it"
@@ -117,8 +117,6 @@ async def recorded(
     program: Program, play: Play, url: str, start: datetime, count: Callable[[], list[str]] | None = None
 ) -> list[str]:
     """Play on a database. Returns the points that `count` has counted, and the time at the end."""
-    assert testing.countdown is not None
-    testing.countdown.left = NEVER  # the set-up is not part of the program
     async with world(program, database_url=url, start=start) as rota:
         count_from_here()
         await play(rota)

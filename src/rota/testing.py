@@ -149,7 +149,8 @@ async def world(
     repairer: Repairer | None = None,
     **settings: Any,
 ) -> AsyncIterator[World]:
-    """Set up a program on a database (default: a new SQLite file), with the clock at `start`."""
+    """Set up a program on a database (default: a new SQLite file), with the clock at `start`. Jobs that crashed run in
+    this process, too: a child process would have another clock, and may not find a program that a test defines."""
     with tempfile.TemporaryDirectory() as directory:
         url = database_url or f"sqlite:///{directory}/rota.db"
         db, clock = open_database(url), ManualClock(start)
@@ -165,7 +166,7 @@ async def world(
             workflows,
             RepairRunner(workflows.scripts, repairer),
         )
-        engine = Engine(db, clock, Wake(), {runner.kind: runner for runner in runners}, EngineSettings(**settings))
+        engine = Engine(db, clock, Wake(), {runner.kind: runner for runner in runners}, EngineSettings(**settings | {"isolates_suspects": False}))
         try:
             await db.tx(accounts.ensure_default_org, clock.now())
             rows = task_rows(program.registry, program.injector, "test")
@@ -202,10 +203,14 @@ def register_worker(tx: Tx, worker: Worker, engine: Engine) -> None:
 
 
 class Countdown:
-    """Kills this process at the last of `points` crash points."""
+    """Kills this process at the last of `points` crash points; with `paused`, none is counted before `resume`."""
 
-    def __init__(self, points: int) -> None:
-        self.points = self.left = points
+    def __init__(self, points: int, paused: bool = False) -> None:
+        self.points = points
+        self.left = -1 if paused else points  # it only falls, so that a negative number never becomes 0
+
+    def resume(self) -> None:
+        self.left = self.points
 
     def reached(self, name: str) -> None:  # noqa: ARG002  # subclasses and sweeps record it
         self.left -= 1
@@ -225,12 +230,15 @@ def crash_point(name: str) -> None:
 def count_from_here() -> None:
     """Count crash points from here: skips those of the set-up."""
     if countdown is not None:
-        countdown.left = countdown.points
+        countdown.resume()
 
 
-def dies_at(point: int, play: Callable[[], Awaitable[object]], seconds: float = 60) -> bool:
+def dies_at(
+    point: int, play: Callable[[], Awaitable[object]], seconds: float = 60, *, after_set_up: bool = False
+) -> bool:
     """Run `play` in a child process that is killed at a crash point: before its n-th statement or commit, or at a
-    `crash_point`. Return True if it was killed, False if it ended before that point. Not for use on an event loop."""
+    `crash_point`. Return True if it was killed, False if it ended before that point. With `after_set_up` it survives
+    until `play` calls `count_from_here()`. Not for use on an event loop."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: the child does not use theirs
         child = os.fork()
@@ -239,7 +247,7 @@ def dies_at(point: int, play: Callable[[], Awaitable[object]], seconds: float = 
         faulthandler.dump_traceback_later(seconds + 5, exit=True)  # if it does not handle its alarm
         signal.signal(signal.SIGALRM, dump_and_exit)
         signal.alarm(int(seconds))
-        os._exit(run_with_countdown(point, play))
+        os._exit(run_with_countdown(point, play, after_set_up))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
@@ -259,9 +267,9 @@ def dump_and_exit(alarm: int, frame: FrameType | None) -> None:
     signal.raise_signal(alarm)
 
 
-def run_with_countdown(point: int, play: Callable[[], Awaitable[object]]) -> int:
+def run_with_countdown(point: int, play: Callable[[], Awaitable[object]], after_set_up: bool) -> int:
     global countdown
-    countdown = Countdown(point)
+    countdown = Countdown(point, paused=after_set_up)
     try:
         with at_each_statement(crash_point):
             asyncio.run(asyncio.wait_for(play(), None))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from rota import Rota, testing
+from rota import Rota
 from rota.core.catch_up import CatchUpChoice, CatchUpLimits, UsualRun, plan_catch_up
 from rota.core.errors import Conflict, DataRefused, Invalid, NotFound, Refused
 from rota.core.policy import Misfire
@@ -284,8 +284,6 @@ def program() -> Rota:
 
 async def hold_and_decide(url: str) -> None:
     """An outage whose catch-up waits, and its approval, spread over an hour."""
-    assert testing.countdown is not None
-    testing.countdown.left = NEVER  # the set-up is not part of it
     async with world(program(), database_url=url, catch_up=LIMITS) as here:
         here.clock.set(MONDAY + timedelta(minutes=65))
         count_from_here()
@@ -329,7 +327,7 @@ def test_a_crash_at_every_statement_leaves_one_decision_and_one_verdict_of_each_
     stride = 1 if every else 9
     for point in range(1 if every else 3, 500, stride):
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, partial(hold_and_decide, clean_url))
+        died = dies_at(point, partial(hold_and_decide, clean_url), after_set_up=True)
         assert not dies_at(NEVER, partial(settle, clean_url)), f"after a crash at point {point}"
         if not died:
             break

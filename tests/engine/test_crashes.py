@@ -141,7 +141,7 @@ def test_a_crash_at_every_statement_leaves_one_success_of_each_slot(
     every = bool(os.environ.get("ROTA_TEST_EVERY_POINT"))
     for point in range(1, 500) if every else range(2 + 3 * clean_url.startswith("sqlite"), 500, stride):
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, partial(play, clean_url))
+        died = dies_at(point, partial(play, clean_url), after_set_up=True)
         # also in a child process: threads started here would be missing after the next fork
         assert not dies_at(NEVER, partial(settle, clean_url, set() if died else seen)), (
             f"after a crash at point {point}"

@@ -44,6 +44,7 @@ class EngineSettings:
     wake_min: timedelta = WAKE_MIN  # how soon and how late a consumer may ask to be woken
     wake_max: timedelta = WAKE_MAX
     transient_retry: Retry = TRANSIENT_RETRY  # of transient failures of jobs without a policy of their own
+    isolates_suspects: bool = True  # a job that may have killed a worker runs in a child process
 
     def user_of(self, org: str) -> str | None:
         """The user that runs an org's commands; None: that of the worker."""

@@ -105,7 +105,7 @@ async def settle(url: str, app: Rota, shop: Shop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(5000 if os.environ.get("ROTA_TEST_EVERY_POINT") else 600)
 @pytest.mark.parametrize("reconcile", [True, False])
 def test_a_crash_at_every_statement_of_a_durable_task(
     clean_url: str, sqlite_template: Path, tmp_path: Path, reconcile: bool
@@ -124,7 +124,7 @@ def test_a_crash_at_every_statement_of_a_durable_task(
         path.mkdir()
         shop = Shop(path)
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, partial(play, program(shop, reconcile)))
+        died = dies_at(point, partial(play, program(shop, reconcile)), after_set_up=True)
         before = shop.calls()
         asyncio.run(settle(clean_url, program(shop, reconcile), shop))
         calls = shop.calls()

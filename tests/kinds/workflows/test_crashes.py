@@ -137,7 +137,7 @@ def test_a_crash_at_every_statement_of_a_run(clean_url: str, sqlite_template: Pa
         path.mkdir()
         folder = Folder(path)
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, partial(play, folder))
+        died = dies_at(point, partial(play, folder), after_set_up=True)
         asyncio.run(settle(clean_url, program(folder, call), folder, check))
         assert folder.effects == ["a", "b"], f"after a crash at point {point}"
         if not died:
@@ -188,7 +188,7 @@ def test_a_crash_at_every_statement_of_a_backlog(clean_url: str, sqlite_template
 
     for point in range(1, 500):
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, play)
+        died = dies_at(point, play, after_set_up=True)
         asyncio.run(settle(clean_url, backlog_program(), Folder(tmp_path), check))
         if not died:
             break
@@ -216,6 +216,20 @@ def test_a_killed_child_does_not_finalize_objects_of_its_parent() -> None:
         assert not dies_at(1, play)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("point", [1, 2, 3])
+def test_points_after_the_set_up_begin_with_its_end(tmp_path: Path, point: int) -> None:
+    async def play() -> None:
+        for name in ("set up", "set up again"):
+            crash_point(name)
+        count_from_here()
+        for number in (1, 2):
+            (tmp_path / f"{point} {number}").touch()
+            crash_point(f"point {number}")
+
+    assert dies_at(point, play, after_set_up=True) is (point < 3)
+    assert len(list(tmp_path.iterdir())) == min(point, 2)
 
 
 def test_a_hanging_child_is_killed_even_if_the_parent_uses_alarms() -> None:

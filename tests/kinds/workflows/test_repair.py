@@ -333,7 +333,7 @@ def test_a_crash_at_every_step_of_a_repair(clean_url: str, sqlite_template: Path
         output.mkdir()
         folder, answers = Folder(path), repairer(output, RIGHT, RIGHT)
         fresh(clean_url, sqlite_template)
-        died = dies_at(point, partial(play, folder, answers))
+        died = dies_at(point, partial(play, folder, answers), after_set_up=True)
         asyncio.run(settle(folder, answers))
         assert folder.effects == ["a"], f"after a crash at point {point}"
         if not died:

@@ -71,7 +71,7 @@ class Executor:
             attempt.number,
             self.registration.id,
             run_log,
-            attempt.job.isolated,
+            attempt.job.isolated and engine.settings.isolates_suspects,
             engine.settings.cancel_grace,
             started_at=attempt.started_at,
             _engine=engine,
