@@ -5,14 +5,16 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
 
-from rota.core.model import Job
+from rota.core.model import DueSchedule, Job
+from rota.core.schedule_form import Defaults, parse_schedule
 from rota.core.simulation import Expected, QueueLimit, Scenario, SimulatedSlot, TimeRange, first_due, simulate
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx
@@ -269,6 +271,28 @@ async def test_the_simulation_decides_as_the_engine_does(sqlite_template: Path, 
         copy_sqlite(sqlite_template, url)
         same += await compare(url, first_seed, min(BATCH_SEEDS, SEEDS - first_seed))
     assert same > 10 * SEEDS
+
+
+@pytest.mark.long
+def test_a_year_of_a_thousand_schedules_takes_under_ten_seconds() -> None:
+    """Of processor time, so that other tests do not count."""
+    draw = random.Random(1)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    expected = []
+    for position in range(1000):
+        minute, hour, day = draw.randrange(60), draw.randrange(24), draw.choice(["* * *"] * 7 + ["* * 1", "1 * *"])
+        body = {
+            "name": f"s{position}", "target": "t", "timezone": draw.choice(["Europe/Oslo", "America/New_York", "UTC"]),
+            "cron_expression": f"{minute} * * * *" if position % 50 == 0 else f"{minute} {hour} {day}",
+        }  # fmt: skip
+        schedule = parse_schedule(body, org_id="o", defaults={"task": Defaults()}, now=start, source="test", by=None)
+        due = first_due(DueSchedule(schedule, None, 0, None, None), start)
+        expected.append(Expected(due, timedelta(seconds=60)))
+    began = process_time()
+    result = simulate(expected, Scenario(TimeRange(start, start + timedelta(days=365)), places=50))
+    assert process_time() - began < 10
+    assert not result.truncated
+    assert len(result.slots) > 400_000
 
 
 @pytest.mark.parametrize("clean_url", ["postgresql"], indirect=True)

@@ -6,7 +6,8 @@ and succeed. Where several things happen at the same instant, runs end first, th
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -17,6 +18,7 @@ from rota.core.overlap import coalesced_jobs, skips_for_overlap, stopped_jobs, t
 from rota.core.plan import first_plan, passed_gap, plan_at
 from rota.core.policy import QUARANTINE_CRASHES, Overlap, Terms
 from rota.core.states import State, Verdict
+from rota.core.timing.ahead import slots_after
 from rota.core.timing.dst import TICK
 from rota.core.timing.triggers import EARLIEST, next_slot
 
@@ -93,6 +95,17 @@ class SimulatedSlot:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PlainSchedule:
+    """A schedule of which a slot that is due, without jobs before it, fires and can start at once; with what all its
+    jobs have in common. Most schedules are plain."""
+
+    terms: Terms
+    urgency: int
+    serial_key: str | None
+    solo_key: str | None
+
+
 @dataclass(slots=True)
 class Simulated:
     """The result: every slot of the time range, in the order of decision, up to `until`."""
@@ -114,14 +127,36 @@ def simulate(schedules: Sequence[Expected], scenario: Scenario, go_on: Callable[
     return Simulation(schedules, scenario, go_on).run()
 
 
+def plain_schedules(schedules: Sequence[Expected], queues: Mapping[str, QueueLimit]) -> list[PlainSchedule | None]:
+    """Return for each schedule what its jobs have in common, None for those that are not plain: nothing holds their
+    slots, changes their number or delays a start, and their jobs wait for no other schedule's."""
+    keys = Counter(expected.due.schedule.serial_key for expected in schedules)
+
+    def plain(due: DueSchedule) -> PlainSchedule | None:
+        schedule = due.schedule
+        held = schedule.paused_at is not None or due.frozen_at is not None or due.windows
+        limited = queues.get(schedule.queue, UNLIMITED) != UNLIMITED or schedule.start_deadline is not None
+        key = schedule.serial_key
+        shared = key is not None and keys[key] > 1
+        timing = schedule.timing
+        if held or limited or shared or schedule.max_runs is not None or timing.window or timing.jitter or timing.after:
+            return None
+        terms = terms_of(schedule, Fire(EARLIEST, EARLIEST, solo=False))
+        return PlainSchedule(terms, -schedule.priority, key, schedule.id if schedule.keeps_one_waiting else None)
+
+    return [plain(expected.due) for expected in schedules]
+
+
 class Simulation:
     """`clocks` are the due times of schedules, `ends` those of runs; `ready` has the jobs of each queue that can start,
     `blocked` those that wait for another of their serial key, `heads` the jobs that they wait for."""
 
     def __init__(self, schedules: Sequence[Expected], scenario: Scenario, go_on: Callable[[], bool]) -> None:
         self.scenario, self.go_on = scenario, go_on
-        self.schedules, self.dues = schedules, [expected.due for expected in schedules]
+        self.schedules, self.dues = schedules, [replace(expected.due) for expected in schedules]
+        self.plain = plain_schedules(schedules, scenario.queues)
         self.order = count()
+        self.ahead: list[Iterator[datetime] | None] = [None] * len(schedules)  # slots of plain schedules
         self.slots: list[SimulatedSlot] = []
         self.jobs: list[list[SimulatedSlot]] = [[] for _ in schedules]
         self.clocks: list[tuple[datetime, int]] = []
@@ -133,6 +168,7 @@ class Simulation:
         self.blocked: dict[str, list[tuple[Urgency, SimulatedSlot]]] = {}
         self.heads: dict[str, SimulatedSlot] = {}
         self.running: dict[str, int] = {}
+        self.running_total = 0
         for position in range(len(schedules)):
             self.set_clock(position)
 
@@ -167,20 +203,62 @@ class Simulation:
 
     def fire(self, now: datetime) -> None:
         """Decide the slots that are due, then start what can start."""
-        keys: set[str] = set()
-        while self.clocks and self.clocks[0][0] <= now:
-            _, position = heapq.heappop(self.clocks)
-            outage = self.outage_at(now)
+        clocks, keys = self.clocks, set[str]()
+        plain_jobs: list[SimulatedSlot] = []
+        outage = self.outage_at(now)
+        while clocks and clocks[0][0] <= now:
+            _, position = clocks[0]
+            plain = self.plain[position]
             if outage is not None:
-                heapq.heappush(self.clocks, (outage.end, position))
+                heapq.heapreplace(clocks, (outage.end, position))
+            elif plain is not None and self.dues[position].next_slot == now and not self.jobs[position]:
+                plain_jobs.append(self.fire_plain(position, plain, now))
             else:
+                heapq.heappop(clocks)
                 self.fire_schedule(position, now, keys)
+        if plain_jobs and self.start_plain(plain_jobs, len(keys), now) and not keys:
+            return
         self.promote(keys)
         self.claim(now)
 
+    def fire_plain(self, position: int, plain: PlainSchedule, now: datetime) -> SimulatedSlot:
+        """Fire the only slot that is due of a plain schedule without jobs, which `plan` would fire too."""
+        due = self.dues[position]
+        ahead = self.ahead[position]
+        if ahead is None:
+            ahead = self.ahead[position] = slots_after(due.schedule.timing, now)
+        due.next_slot = following = next(ahead, None)
+        due.fired += 1
+        if following is None:
+            heapq.heappop(self.clocks)
+        else:
+            heapq.heapreplace(self.clocks, (following, position))
+        job = SimulatedSlot(
+            position, now, now, solo_key=plain.solo_key, terms=plain.terms, run_at=now,
+            urgency=(plain.urgency, now, next(self.order)), serial_key=plain.serial_key,
+        )  # fmt: skip
+        self.slots.append(job)
+        self.jobs[position].append(job)
+        return job
+
+    def start_plain(self, new: Sequence[SimulatedSlot], others: int, now: datetime) -> bool:
+        """Start new jobs of plain schedules if there are places for them and all that wait, with the `others` that are
+        due now; else they queue up. Returns whether nothing waits."""
+        waiting = sum(map(len, self.ready.values())) + others
+        places = self.scenario.places
+        free = places is None or self.running_total + len(new) + waiting <= places
+        for job in new:
+            if job.serial_key is not None:
+                self.heads[job.serial_key] = job
+            if free:
+                self.start(job, self.queue_of(job), now)
+            else:
+                self.make_ready(job)
+        return free and not waiting
+
     def fire_schedule(self, position: int, now: datetime, keys: set[str]) -> None:
         due, jobs = self.dues[position], self.jobs[position]
-        schedule = due.schedule
+        schedule, self.ahead[position] = due.schedule, None
         if due.frozen(now):
             if due.frozen_until is not None:
                 heapq.heappush(self.clocks, (due.frozen_until, position))
@@ -262,7 +340,7 @@ class Simulation:
     def remove(self, job: SimulatedSlot, keys: set[str]) -> None:
         """Take a job out of the queue; the caller promotes the next one of its serial key."""
         if job.state is State.RUNNING:
-            self.running[self.queue_of(job)] -= 1
+            self.free_place(job)
         job.ended = True
         self.jobs[job.position].remove(job)
         if job.serial_key is not None and self.heads.get(job.serial_key) is job:
@@ -288,7 +366,7 @@ class Simulation:
                     job.finished_at, job.reason = now, "quarantined"
                     self.remove(job, keys)
                 else:
-                    self.running[self.queue_of(job)] -= 1
+                    self.free_place(job)
                     priority, _, order = job.urgency
                     job.urgency = (priority, now, order)  # as a rescue: it queues up again
                     self.make_ready(job)
@@ -315,7 +393,7 @@ class Simulation:
     def next_queue(self) -> str | None:
         """Return the queue with the most urgent job that may start; None if none may."""
         places = self.scenario.places
-        if places is not None and sum(self.running.values()) >= places:
+        if places is not None and self.running_total >= places:
             return None
         best: str | None = None
         for queue, waiting in self.ready.items():
@@ -332,12 +410,18 @@ class Simulation:
         if job.terms is not None and job.terms.timeout is not None:
             duration = min(duration, job.terms.timeout)
         finish = now + duration
-        outage = next((outage for outage in self.scenario.outages if now < outage.start < finish), None)
+        outages = self.scenario.outages
+        outage = next((outage for outage in outages if now < outage.start < finish), None) if outages else None
         job.state, job.solo_key = State.RUNNING, None
         job.started_at = job.started_at or now
         job.verdict, job.finished_at = Verdict.RAN.value, finish if outage is None else None
         self.running[queue] = self.running.get(queue, 0) + 1
+        self.running_total += 1
         heapq.heappush(self.ends, (finish if outage is None else outage.end, next(self.order), job))
+
+    def free_place(self, job: SimulatedSlot) -> None:
+        self.running[self.queue_of(job)] -= 1
+        self.running_total -= 1
 
     # look-ups
 
@@ -345,7 +429,8 @@ class Simulation:
         return self.dues[job.position].schedule.queue
 
     def outage_at(self, now: datetime) -> TimeRange | None:
-        return next((outage for outage in self.scenario.outages if outage.start <= now < outage.end), None)
+        outages = self.scenario.outages
+        return next((outage for outage in outages if outage.start <= now < outage.end), None) if outages else None
 
     def close(self, until: datetime) -> None:
         """Add the slots that the range has but that no event decided: of pauses and freezes without an end, and those

@@ -1,9 +1,10 @@
 """Simulation for people: what the schedules of an org would do in a time range, with durations and costs from their
 history."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
@@ -32,9 +33,11 @@ from rota.engine.schedules import LIVING
 HISTORY_RUNS = 50  # newest runs of a schedule from which its duration and cost are estimated
 SCHEDULES_MAX = 5_000  # of one simulation
 SLOTS_SHOWN = 1_000
-LOAD_ROWS_MAX = 5_000
+LOAD_ROWS_MAX = 10_000  # over a year of one queue
 UNKNOWN_DURATION = timedelta(seconds=60)  # of a schedule without a run that succeeded
 HOUR = timedelta(hours=1)
+ZERO = timedelta(0)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 s, k, r = schedules.c, clocks.c, runs.c
 
@@ -168,29 +171,29 @@ def totals_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> R
 def load_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> tuple[list[Record], bool]:
     """Return how many runs start in each hour and how many seconds of it they take, by queue and host; and whether that
     is not all."""
-    starts: dict[tuple[datetime, str, str | None], int] = {}
-    seconds: dict[tuple[datetime, str, str | None], float] = {}
+    starts: Counter[tuple[int, str, str]] = Counter()  # by hours since EPOCH, queue, and host or ""
+    busy: defaultdict[tuple[int, str, str], timedelta] = defaultdict(timedelta)
+    places = [(each.due.schedule.queue, each.host or "") for each in expected]
     for slot in slots:
-        if slot.started_at is None:
+        at = slot.started_at
+        if at is None:
             continue
-        each = expected[slot.position]
-        queue, at = each.due.schedule.queue, slot.started_at
-        hour = at.replace(minute=0, second=0, microsecond=0)
-        starts[hour, queue, each.host] = starts.get((hour, queue, each.host), 0) + 1
-        end = slot.finished_at or at
-        while at < end:
-            until = min(end, hour + HOUR)
-            key = (hour, queue, each.host)
-            seconds[key] = seconds.get(key, 0.0) + (until - at).total_seconds()
-            at, hour = until, hour + HOUR
-    keys = sorted({*starts, *seconds}, key=lambda key: (key[0], key[1], key[2] or ""))
+        (hour, into), place = divmod(at - EPOCH, HOUR), places[slot.position]
+        starts[hour, *place] += 1
+        left = (slot.finished_at or at) - at
+        while into + left > HOUR:
+            busy[hour, *place] += HOUR - into
+            left -= HOUR - into
+            hour, into = hour + 1, ZERO
+        busy[hour, *place] += left
+    keys = sorted({*starts, *(key for key, time in busy.items() if time)})
     rows: list[Record] = [
         {
-            "hour": hour,
+            "hour": EPOCH + hour * HOUR,
             "queue": queue,
-            "host": host,
+            "host": host or None,
             "runs": starts.get((hour, queue, host), 0),
-            "seconds": round(seconds.get((hour, queue, host), 0.0), 3),
+            "seconds": round(busy[hour, queue, host].total_seconds(), 3),
         }
         for hour, queue, host in keys[:LOAD_ROWS_MAX]
     ]

@@ -63,7 +63,9 @@ def simulate(
     )
     if answer["unknown_durations"]:
         print_stderr(f"no run of {', '.join(answer['unknown_durations'][:5])} has succeeded yet: 60 s are assumed")
-    if answer["truncated"]:
+    if answer["truncated"] and answer["until"] == answer["to"]:
+        print_stderr("the lists are cut; the totals are those of the whole time")
+    elif answer["truncated"]:
         print_stderr(f"not all is shown: simulated until {answer['until']}; choose a shorter time")
 
 

@@ -57,6 +57,7 @@ class Installation:
     caller: Caller
     now: datetime
     grants: dict[str, str] = field(default_factory=dict)  # ids by their names in files
+    names: dict[str, str] | None = None  # of tasks and servers, by id, once they were read
 
     @property
     def org_id(self) -> str:

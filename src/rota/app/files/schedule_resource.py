@@ -30,6 +30,7 @@ class Schedules(FileResource):
 
     async def stored(self, to: Installation) -> dict[str, Stored]:
         db = to.engine.db
+        to.names = None  # read again: tasks may have been created
         names = await self.names(to)
         return {
             due.schedule.name: self.stored_schedule(to, due, names)
@@ -38,9 +39,10 @@ class Schedules(FileResource):
 
     async def names(self, to: Installation) -> Mapping[str, str]:
         """Return the names of tasks, servers and grants by id."""
-        db, org_id = to.engine.db, to.org_id
-        grants = {grant_id: name for name, grant_id in to.grants.items()}
-        return {**await db.read(store.task_names, org_id), **await db.read(store.server_names, org_id), **grants}
+        if to.names is None:
+            db, org_id = to.engine.db, to.org_id
+            to.names = {**await db.read(store.task_names, org_id), **await db.read(store.server_names, org_id)}
+        return {**to.names, **{grant_id: name for name, grant_id in to.grants.items()}}
 
     def stored_schedule(self, to: Installation, due: DueSchedule, names: Mapping[str, str]) -> Stored:
         schedule = due.schedule
