@@ -72,6 +72,7 @@ BASE = {  # commands whose required arguments and options depend on each other
 }
 WHERE = " ".join(f"--where {name}={value}" for name, value in RUN_FIELDS.items())
 BASE |= {"run retry-many": (WHERE, "--id a"), "run cancel-many": (WHERE, "--id a")}
+BASE |= {"run delete-many": (f"--yes {WHERE}", "--yes --id a")}
 NO_COMMAND = {
     "GET /files": "`rota export`, which writes files",
     "POST /files/$plan": "`rota plan`, which reads files",

@@ -10,6 +10,7 @@ from rota import Rota
 from rota.db.statement import Statement
 from rota.reports import runs as run_reports
 from rota.testing import world
+from tests.app.harness import Api
 
 
 def waiting_and_ended() -> Rota:
@@ -53,3 +54,13 @@ async def test_pages_of_runs_are_newest_first_in_whatever_order_the_rows_come(
             if cursor is None:
                 break
     assert numbers == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+async def test_runs_that_were_never_prepared_are_found_by_the_name_of_their_task(api: Api) -> None:
+    """They have only the id of the task."""
+    task = (await api.call("POST", "/tasks", {"name": "disk", "command": "df"})).json()
+    job_id = (await api.call("POST", "/jobs", {"target": "disk"})).json()["job_id"]
+    assert (await api.call("POST", f"/runs/{job_id}/$cancel")).status_code == 202
+    filters = [{"target": "disk"}, {"target": task["id"]}, {"target": "disk", "reason": "operator"}]
+    for query in filters:
+        assert [run["job_id"] for run in (await api.get("/runs", **query))["items"]] == [job_id], query

@@ -69,6 +69,26 @@ async def test_waiting_and_running_runs_are_canceled(api: Api) -> None:
     assert (await post(api, "cancel", {"ids": [waiting]}))["refused"][0]["id"] == waiting
 
 
+async def test_deleted_runs_are_counted_first_and_only_by_an_admin(api: Api) -> None:
+    run_ids = await failed_runs(api, 2)
+    await api.job()
+    await api.end(await api.start())
+    running = await api.job()
+    selection = {"filter": {"schedule_id": "nightly"}}
+    assert (await post(api, "delete", {**selection, "dry_run": True}))["count"] == 3
+    assert await api.count("runs") == 3
+    key = (await api.call("POST", "/api-keys", {"name": "op", "role": "operator"})).json()["key"]
+    headers = {"authorization": f"Bearer {key}"}
+    assert (await api.client.post("/api/v1/runs/$delete", json=selection, headers=headers)).status_code == 403
+    result = await post(api, "delete", {"ids": [run_ids[0], running]})
+    assert (result["count"], result["refused"][0]["id"]) == (1, running)
+    assert (await post(api, "delete", selection))["count"] == 2
+    assert await api.count("runs") == 0
+    entries = (await api.get("/audit", action="runs.delete"))["items"]
+    assert len(entries) == 3
+    assert run_ids[0] in {entry["resource_id"] for entry in entries}
+
+
 async def test_runs_of_another_org_are_not_found(api: Api) -> None:
     (run_id,) = await failed_runs(api, 1)
     theirs = (await api.call("POST", "/orgs", {"name": "Acme", "slug": "acme"})).json()

@@ -1,6 +1,9 @@
 """Runs are kept as long as the installation says, or as their schedule says."""
 
+import pytest
 from sqlalchemy import select
+
+from rota.core.errors import Conflict, NotFound
 
 from rota.db.crash_points import at_each_statement
 from rota.db.tables import runs, schedules, slots
@@ -54,6 +57,24 @@ async def test_a_failed_run_is_kept_as_long_as_its_schedule_says(harness: Harnes
     harness.clock.set(at("11:30") + 31 * DAY)
     await Maintenance(harness.engine, harness.worker.id).prune(harness.clock.now())
     assert await kept(harness) == {"long": 2, "usual": 2}
+
+
+async def test_a_deleted_run_leaves_the_verdict_of_its_slot(harness: Harness) -> None:
+    """The proof of the slots needs no runs; an attempt that has not ended is not deleted."""
+    await harness.schedule("nightly", cron="0 * * * *", ends_at=at("11:30").isoformat())
+    await harness.run_until(at("11:30"))
+    of_runs = await harness.rows(select(runs.c.id, runs.c.job_id, runs.c.org_id).order_by(runs.c.recorded_at))
+    await harness.engine.delete_run(harness.org_id, of_runs[0].id)
+    await harness.engine.delete_run(harness.org_id, of_runs[1].job_id)
+    assert await kept(harness) == {}
+    stored = await harness.rows(select(slots.c.verdict, slots.c.reason).order_by(slots.c.slot))
+    assert [tuple(row) for row in stored] == [("ran", None), ("ran", None)]
+    with pytest.raises(NotFound):
+        await harness.engine.delete_run(harness.org_id, of_runs[0].id)
+    await harness.check()
+    (job_id,) = await harness.engine.enqueue(harness.org_id, "task", "t", [{}])
+    with pytest.raises(Conflict, match="has not ended"):
+        await harness.engine.delete_run(harness.org_id, job_id)
 
 
 async def test_an_edited_limit_holds_from_the_next_pass_on(harness: Harness) -> None:

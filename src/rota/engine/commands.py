@@ -212,6 +212,12 @@ class Engine(ScheduleCommands):
         self.signal("cancel")
         return job_id
 
+    async def delete_run(self, org_id: str, key: str) -> str:
+        """Delete a run that ended, by its id or that of its job, with all attempts of the job, their logs and
+        artifacts; its slot keeps its verdict. Returns the job's id. Raises NotFound, or Conflict if the job has not
+        ended or another run needs it."""
+        return await self.write_and_wake(lambda tx: runs.delete_ended(tx, org_id, key))
+
     async def retry(self, org_id: str, run_id: str, *, from_step: str | None = None, payload: object = None) -> str:
         """Enqueue another attempt of a run that ended, with its input or `payload`; returns the job's id, or that of
         the job that is already waiting. A parked job goes on, under any version of its code. With `from_step` the

@@ -5,15 +5,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, false, func, or_, select, update
 
+from rota.core.errors import Conflict, NotFound
 from rota.core.ids import new_id, trace_id_of, traceparent
 from rota.core.kinds import registered, traits_of
 from rota.core.model import AttemptResult, RunInfo
 from rota.core.states import Status, Verdict, verdict_of
 from rota.db.dialect import ResultRow, Tx
 from rota.db.statement import insert_rows
-from rota.db.tables import artifacts, job_dependencies, jobs, logs, orgs, runs, schedules, slots, steps
+from rota.db.tables import artifacts, job_dependencies, jobs, logs, orgs, runs, schedule_stats, schedules, slots, steps
 from rota.engine import object_operations, statements
 from rota.engine.metrics import count_on_commit
 from rota.engine.records import RunRow
@@ -183,10 +184,32 @@ def recorded(since: datetime | None, before: datetime) -> ColumnElement[bool]:
     return old if since is None else and_(old, runs.c.recorded_at >= since)
 
 
+def in_use() -> list[ColumnElement[bool]]:
+    """Return the conditions on `runs` by which kinds still read ended runs."""
+    return [traits.runs_in_use() for traits in registered().values() if traits.runs_in_use is not None]
+
+
+def delete_ended(tx: Tx, org_id: str, key: str) -> str:
+    """Delete the runs of a job that has left the queue, by the id of one or of the job; returns the job's id. Raises
+    NotFound or Conflict."""
+    run = get(tx, org_id, key)
+    job_id = key if run is None else run.job_id
+    if tx.execute(select(jobs.c.id).where(jobs.c.org_id == org_id, jobs.c.id == job_id)).first() is not None:
+        raise Conflict(f"run {key} has not ended; cancel it first")
+    rows = of_job(tx, org_id, job_id)
+    if not rows:
+        raise NotFound(f"run {key!r} not found")
+    if tx.execute(select(runs.c.id).where(runs.c.job_id == job_id, or_(false(), *in_use()))).first() is not None:
+        raise Conflict(f"run {key} is still needed: the handler of its workflow waits for a decision about it")
+    delete_runs(tx, rows[::-1])  # the last attempt decides the verdict of the slot
+    st = schedule_stats.c
+    tx.execute(update(schedule_stats).where(st.last_job_id == job_id).values(last_run_id=None, last_job_id=None))
+    return job_id
+
+
 def delete_old(tx: Tx, old: ColumnElement[bool], limit: int) -> int:
     alive = select(jobs.c.id).where(jobs.c.id == runs.c.job_id).exists()
-    in_use = [traits.runs_in_use() for traits in registered().values() if traits.runs_in_use is not None]
-    unused = and_(old, ~alive, *(~condition for condition in in_use))
+    unused = and_(old, ~alive, *(~condition for condition in in_use()))
     rows = tx.execute(select(runs).where(unused).order_by(runs.c.recorded_at, runs.c.id).limit(limit))
     return delete_runs(tx, [RunRow(**row._asdict()) for row in rows])
 

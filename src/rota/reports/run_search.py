@@ -188,7 +188,7 @@ def ended_window(tx: Tx, plan: Search, inner: str, rows: int) -> Window:
     after = run_key(inner) if inner else None
     last = last_of_window(tx, plan, after)
     wanted, values = plan.filters, bound_values(plan)
-    del values["org_id"]  # see `path_conditions`
+    values["org_of_target"] = values.pop("org_id")  # that of runs: see `path_conditions`
     stmt = ended_query(values, wanted.status, wanted.kind, wanted.last_only)
     stmt = stmt.where(*path_conditions(tx, plan), *after_key(after), *ended_conditions(tx, plan))
     if last is not None:

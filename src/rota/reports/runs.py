@@ -149,6 +149,12 @@ def list_runs(tx: Tx, /, org_id: str, *, limit: int = PAGE_ROWS, cursor: str | N
             of_targets = (by_name_or_id,)
         else:
             of_targets, params["name_of_target"] = (by_name, by_id), name
+    elif ended and wanted.target is not None:
+        ids = list(tx.execute(union_all(*ids_of_targets({"org_id": org_id, "target": wanted.target}))).scalars())
+        if len(ids) == 1:
+            of_targets, params["id_of_target"] = (by_name, by_unnamed), ids[0]
+        elif ids:
+            of_targets = (by_name_or_id,)
     rows = next(rows for rows in STATEMENT_ROWS if rows > limit)
     kind = wanted.kind if wanted.kind in registered() else None
     by = of_targets if ended else ()
@@ -305,8 +311,14 @@ def by_id(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnE
 
 
 def by_name_or_id(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnElement[bool]:
-    """Return both conditions in one, which no index serves."""
-    return or_(r.target == params["target"], by_name(params, kind))
+    """Return all conditions in one, which no index serves."""
+    return or_(r.target == params["target"], by_name(params, kind), r.target_name.in_(union_all(*ids_of_targets(params))))
+
+
+def by_unnamed(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnElement[bool]:  # noqa: ARG001
+    """Return the condition of ended runs that have the id of the target as their name, because they were not prepared:
+    crashed before it, canceled, skipped."""
+    return r.target_name == params["id_of_target"]
 
 
 def equal(params: Mapping[str, ColumnElement[Any]], **columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -345,7 +357,9 @@ def with_details(tx: Tx, records: list[Record]) -> list[Record]:
 def ids_of_targets(params: Mapping[str, ColumnElement[Any]]) -> list[Query]:
     """Return queries for the ids of tasks and server instances with the name `target`."""
     return [
-        select(table.c.id).where(table.c.org_id == params["org_id"], table.c.name == params["target"])
+        select(table.c.id).where(
+            table.c.org_id == params.get("org_of_target", params.get("org_id")), table.c.name == params["target"]
+        )
         for table in (tasks, server_instances)
     ]
 

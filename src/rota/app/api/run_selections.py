@@ -1,4 +1,4 @@
-"""Retry and cancel many runs: those with given ids, or all that match a filter, at most SELECTION_MAX a request."""
+"""Retry, cancel and delete many runs: those with given ids, or all that match a filter, at most SELECTION_MAX a request."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -12,7 +12,7 @@ from rota.core.states import Status
 from rota.core.wire import Answer, Payload, RequestBody, Ulid, example
 from rota.db.paging import PAGE_ROWS_MAX, Record
 from rota.engine.commands import Engine
-from rota.frame.http.auth import Caller, Operator, engine_acting_on
+from rota.frame.http.auth import Admin, Caller, Operator, engine_acting_on
 from rota.frame.http.contract import answer, engine_of
 from rota.frame.http.models import BodyRoute
 from rota.reports import run_search
@@ -46,7 +46,7 @@ class RefusedRun(Answer):
 class RunSelectionResult(Answer):
     model_config = example({"count": 40, "refused": [], "more": False})
 
-    count: int = Field(description="runs that are retried or canceled; with `dry_run` those that are selected")
+    count: int = Field(description="runs that are retried, canceled or deleted; with `dry_run` those that are selected")
     refused: list[RefusedRun]
     more: bool = Field(description="not all that match were reached: send the request again")
 
@@ -70,6 +70,17 @@ async def cancel_many(request: Request, caller: Operator, body: RunSelection) ->
         await engine.cancel(caller.org_id, key)
 
     return await act_on(request, caller, body, "cancel", is_alive, cancel)
+
+
+@router.post("/runs/$delete", response_model=RunSelectionResult)
+async def delete_many(request: Request, caller: Admin, body: RunSelection) -> Response:
+    """Delete runs that ended `{ids | filter, dry_run?}`, each with all attempts of its job, their logs and artifacts.
+    Slots keep their verdicts. It cannot be undone."""
+
+    async def delete(engine: Engine, key: str) -> None:
+        await engine.delete_run(caller.org_id, key)
+
+    return await act_on(request, caller, body, "delete", has_ended, delete)
 
 
 async def act_on(
@@ -108,7 +119,8 @@ async def matching(
             engine.db, org_id, now, limit=PAGE_ROWS_MAX, cursor=cursor, last_only=True, **values
         )
         selected = [run for run in page.items if selects(run)]
-        retried = await engine.db.read(run_reports.retried, [run["id"] for run in selected if run["id"]])
+        ids = [run["id"] for run in selected if run["id"]] if selects is is_retriable else []
+        retried = await engine.db.read(run_reports.retried, ids) if ids else set()
         keys += [str(run["id"] or run["job_id"]) for run in selected if run["id"] not in retried]
         cursor = page.next_cursor
         if len(keys) > SELECTION_MAX or cursor is None:
@@ -118,6 +130,10 @@ async def matching(
 
 def is_alive(run: Record) -> bool:
     return run["finished_at"] is None
+
+
+def has_ended(run: Record) -> bool:
+    return run["finished_at"] is not None
 
 
 def is_retriable(run: Record) -> bool:

@@ -199,10 +199,35 @@ def cancel_many(ctx: typer.Context, where: Where = None, ids: Ids = None, dry_ru
     act_on_many(ctx.obj, "$cancel", where, ids, dry_run, {})
 
 
+@app.command("delete-many")
+def delete_many(
+    ctx: typer.Context,
+    where: Where = None,
+    ids: Ids = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Delete the runs that match and have ended, with all attempts of their jobs, logs and artifacts; at most 1000 at
+    once. Slots keep their verdicts. Shows the number and asks first."""
+    if not dry_run and not yes:
+        count = select_many(ctx.obj, "$delete", where, ids, True, {})["count"]
+        typer.confirm(f"Delete {count} runs? This cannot be undone.", abort=True, err=True)
+    act_on_many(ctx.obj, "$delete", where, ids, dry_run, {})
+
+
 def act_on_many(
     connection: Connection, verb: str, where: list[str] | None, ids: list[str] | None, dry_run: bool, more: Answer
 ) -> None:
     """Act on runs by ids or by a filter; print the count and what was refused."""
+    result = select_many(connection, verb, where, ids, dry_run, more)
+    print_details(connection, result, ["count", "more"])
+    for refusal in result["refused"]:
+        print_stderr(visible(f"{refusal['id']}: {refusal['detail']}"))
+
+
+def select_many(
+    connection: Connection, verb: str, where: list[str] | None, ids: list[str] | None, dry_run: bool, more: Answer
+) -> Answer:
     filter: Answer = {}
     for text in where or []:
         field, equals, value = text.partition("=")
@@ -214,10 +239,8 @@ def act_on_many(
             filter[field] = value
     fields = {"ids": ids or None, "filter": filter or None, "dry_run": dry_run or None, **more}
     body = {field: value for field, value in fields.items() if value is not None}
-    result = connection.post(f"/runs/{verb}", body)
-    print_details(connection, result, ["count", "more"])
-    for refusal in result["refused"]:
-        print_stderr(visible(f"{refusal['id']}: {refusal['detail']}"))
+    result: Answer = connection.post(f"/runs/{verb}", body)
+    return result
 
 
 Comment = Annotated[str | None, typer.Option(help="comment that is recorded with the decision")]
