@@ -1,5 +1,6 @@
 """The dashboard's pages and forms, over HTTP and without script, on both databases."""
 
+import asyncio
 import html
 import json
 import re
@@ -14,10 +15,8 @@ import typer.main
 
 from rota.app.api import streams
 from rota.app.cli import app as cli
-from rota.app.web import timeline
+from rota.app.web.week_load import count_week
 from rota.core.states import Status
-from rota.core.timing import stored, triggers
-from rota.core.timing.triggers import Cron, Every, Once, Timing
 from rota.engine.worker import Worker
 from rota.frame.web import charts
 from rota.frame.web.pages import Preferences, TimeFormat
@@ -645,52 +644,34 @@ async def test_the_parts_of_pages_are_read_in_bounds(api: Api) -> None:
     assert await api.db.read(overview.lateness, api.org_id) == []  # runs by agent have no slot to be late for
     assert await api.db.read(overview.last_durations, [schedule["id"]]) == {schedule["id"]: 0.0}
     assert await api.db.read(slot_reports.strips, [schedule["id"]]) == {schedule["id"]: []}
-    timings, total = await api.db.read(schedule_reports.timings, api.org_id)
-    assert (list(timings.values()), total) == ([1], 1)
+    timings, limited, last_id = await api.db.read(schedule_reports.timings, api.org_id, "", 10)
+    assert (list(timings.values()), limited, last_id) == ([1], [], None)
     line = (await api.db.read(list_audit, api.org_id, resource="schedules", resource_id=schedule["id"]))[0][-1]
     assert line["action"] == "schedules.create"
     assert await api.db.read(overview.late, api.org_id, ["task"], NINE + timedelta(days=1))
     assert await api.db.read(slot_reports.missed, api.org_id, NINE, 5) == []
 
 
-@pytest.mark.parametrize(
-    ("trigger", "expected"),
-    [
-        (Every(timedelta(minutes=5), NINE), [12] * 168),
-        (Every(timedelta(minutes=50), NINE + timedelta(minutes=10)), None),
-        (Every(timedelta(hours=6), NINE + timedelta(days=2)), None),
-        (Cron("0 12 * * *"), [int(n % 24 == 3) for n in range(168)]),
-        (Cron("* * * * *"), [60] * 168),  # more than are counted one by one
-        (Once(NINE + timedelta(hours=5)), [int(n == 5) for n in range(168)]),
-    ],
-)
-def test_the_load_of_the_week_is_counted_by_hours(trigger: Any, expected: list[int] | None) -> None:
-    timing = Timing(trigger)
-    hours = timeline.by_hour(json.dumps(stored.dump(timing)), NINE)
-    if expected is None:  # by arithmetic as one by one
-        slots = list(triggers.slots_between(timing, NINE - timedelta(seconds=1), NINE + timedelta(days=7, seconds=-1)))
-        expected = [sum((slot - NINE) // timedelta(hours=1) == hour for slot in slots) for hour in range(168)]
-    assert list(hours) == expected
-
-
-def test_the_load_of_the_week_counts_every_rule() -> None:
-    rules = {json.dumps(stored.dump(Timing(Cron(f"{n} * * * *")))): 1 for n in range(60)}
-    assert timeline.summed(rules, NINE, 60) == ([60] * 168, 60)
-    assert timeline.summed(rules, NINE, 6000) == ([6000] * 168, 60)  # where not all rules could be read
-    minutes = [f"{m} {h} * * *" for m in range(60) for h in range(24)]
-    many = {json.dumps(stored.dump(Timing(Cron(rule)))): 1 for rule in minutes}
-    assert timeline.summed(many, NINE, len(many)) == ([60] * 168, len(many))
-
-
 async def test_the_load_of_the_week_begins_with_a_whole_hour(api: Api, admin: httpx.AsyncClient) -> None:
     for number in range(12):
         await api.schedule(f"each hour {number}", cron_expression=f"{5 * number} * * * *")
     api.clock.set(NINE + timedelta(minutes=25))
-    timeline.loads.clear()
-    page = words((await admin.get("/timeline")).text)
-    assert "2,023 slots of 13 schedules, 12 to 13 an hour" in page
-    assert "estimated" not in page
-    assert timeline.loads[api.org_id].start == NINE + timedelta(hours=1)
+    await api.schedule("ends soon", cron_expression="* * * * *", max_runs=100)
+    await api.schedule("paused", cron_expression="* * * * *")
+    await api.call("POST", "/schedules/paused/$pause", {"reason": "not counted"})
+    page = await until_counted(admin)
+    assert "2,089 slots of 14 active schedules, 12 to 72 an hour" in page
+    load = await count_week(api.db, api.org_id, api.clock.now())
+    assert load.start == NINE + timedelta(hours=1)
+    assert sum(load.hours) == 2089
+
+
+async def until_counted(admin: httpx.AsyncClient) -> str:
+    """Return the text of the timeline when it shows the load of the week."""
+    async with asyncio.timeout(20):
+        while "being counted" in (page := words((await admin.get("/timeline")).text)):
+            pass
+    return page
 
 
 def test_the_colours_of_the_week_begin_at_zero() -> None:

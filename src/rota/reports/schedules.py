@@ -1,7 +1,9 @@
 """Schedules as records with the field names of the API. Reads only."""
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -25,7 +27,6 @@ from rota.engine.schedules import STATEMENTS_MAX, FilterShape, ScheduleFilters, 
 s, k, st = schedules.c, clocks.c, schedule_stats.c
 
 SPANS_SHOWN = 20
-TIMINGS_MAX = 20_000  # different timings that are read
 COUNTED_MAX = 10_000  # schedules that are counted
 
 PLAIN = (  # columns returned by the API unchanged: first the fields of a request that have a column
@@ -182,14 +183,16 @@ def spans(tx: Tx, schedule_id: str) -> list[Record]:
     return [{**record, "words": timing_record(record["timing"])["words"]} for record in records]
 
 
-def timings(tx: Tx, org_id: str) -> tuple[dict[str, int], int]:
-    """Return the timings of an org's schedules with the number of schedules, the most frequent first, up to
-    TIMINGS_MAX; and the number of all schedules."""
-    fires = (s.org_id == org_id, s.deleted_at.is_(None), s.enabled, s.paused_at.is_(None))
-    rule = type_coerce(s.timing, Text).label("timing")
-    rules = select(rule, func.count().label("schedules")).where(*fires).group_by(rule)
-    counts = {row.timing: row.schedules for row in tx.execute(rules.order_by(func.count().desc()).limit(TIMINGS_MAX))}
-    total = sum(counts.values())
-    if len(counts) == TIMINGS_MAX:
-        total = int(tx.execute(select(func.count()).select_from(schedules).where(*fires)).scalar_one())
-    return counts, total
+def timings(
+    tx: Tx, org_id: str, after_id: str, limit: int
+) -> tuple[dict[str, int], list[tuple[str, datetime, int]], str | None]:
+    """Return the stored timings of the next `limit` active schedules of an org, by id, with the number of schedules
+    that have them; (timing, next slot, number of slots left) of those with `max_runs`; and the last id, None at the
+    end. Active schedules are enabled, not paused and have a slot left."""
+    fires = (s.org_id == org_id, s.deleted_at.is_(None), s.enabled, s.paused_at.is_(None), k.next_slot.is_not(None))
+    columns = (s.id, type_coerce(s.timing, Text).label("timing"), s.max_runs, k.fired, k.next_slot)
+    stmt = select(*columns).join(clocks, k.schedule_id == s.id).where(*fires, s.id > after_id)
+    rows = tx.execute(stmt.order_by(s.id).limit(limit)).all()
+    counts = Counter(row.timing for row in rows if row.max_runs is None)
+    limited = [(row.timing, row.next_slot, row.max_runs - row.fired) for row in rows if row.max_runs is not None]
+    return counts, limited, rows[-1].id if len(rows) == limit else None

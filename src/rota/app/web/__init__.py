@@ -23,6 +23,7 @@ from rota.app.web import (
     system,
     timeline,
 )
+from rota.app.web.week_load import WeekLoads
 from rota.billing import web as billing_web
 from rota.core.errors import RotaError
 from rota.db.connection import Database
@@ -51,7 +52,7 @@ def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") 
         telemetry={"tracing": False},  # the API application creates the spans
     )
     app.state.engine, app.state.db, app.state.api, app.state.failures = engine, db, api, api.state.failures
-    app.state.replica = api.state.replica
+    app.state.replica, app.state.loads = api.state.replica, WeekLoads()
     app.state.exposure, app.state.authentication = api.state.exposure, api.state.authentication
     app.state.login, app.state.provider = api.state.login, oidc.make_provider(api.state.login.oidc)
     app.state.places, app.state.trace_url = [place for module in MODULES for place in module.NAVIGATION], trace_url

@@ -1,17 +1,11 @@
 """Timeline page: past and next slots per schedule, and slots per hour of the next week."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from itertools import islice
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
-from rota.core import effort
-from rota.core.errors import Invalid
-from rota.core.timing import stored, triggers
-from rota.core.timing.counting import slots_per_hour
+from rota.core.timing import triggers
 from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
 from rota.db.paging import Record
@@ -30,23 +24,6 @@ router = APIRouter()
 
 NAVIGATION = [NavigationItem("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
-HOURS = 7 * 24
-HOUR = timedelta(hours=1)
-LOAD_CACHE_TTL = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Slots per hour of the next week, computed at `at`."""
-
-    at: datetime
-    start: datetime
-    hours: list[int]
-    counted: int  # schedules
-    total: int
-
-
-loads: dict[str, Load] = {}  # cache by org: counting 100,000 timing rules per request is too slow
 
 
 @router.get("/timeline")
@@ -77,7 +54,7 @@ async def timeline(request: Request, caller: Viewer) -> Response:
         end=end,
         week=week,
         query=query,
-        load=await load(request, caller, now),
+        load=await request.app.state.loads.of_org(db, caller.org_id, now),
         frozen=frozen,
         before=f"{times.local(start) - step:%Y-%m-%d}",
         after=f"{times.local(start) + step:%Y-%m-%d}",
@@ -123,32 +100,3 @@ def midnight(times: TimeFormat, at: datetime, day: str | None) -> datetime:
         offset = f"{local:%z}"
         local = times.local(parse_instant(f"{day}T12:00:00{offset[:3]}:{offset[3:]}", "day"))
     return local.replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
-
-
-async def load(request: Request, caller: Caller, now: datetime) -> Load:
-    """Return slots per hour of the next week over all schedules, cached for a minute."""
-    cached = loads.get(caller.org_id)
-    if cached is None or not timedelta(0) <= now - cached.at < LOAD_CACHE_TTL:
-        rules, total = await reports_of(request, caller).read(schedule_reports.timings, caller.org_id)
-        start = now.replace(minute=0, second=0, microsecond=0) + HOUR
-        cached = loads[caller.org_id] = Load(now, start, *await compute(summed, rules, start, total), total)
-    return cached
-
-
-def summed(rules: dict[str, int], start: datetime, total: int) -> tuple[list[int], int]:
-    """Return slots per hour and the number of schedules counted; extrapolated if that is not all."""
-    hours = [0] * HOURS
-    counted = sum(rules.values())
-    with effort.unlimited():  # the number of rules is limited, and the slots of a rule are not walked
-        for text, count in rules.items():
-            hours = [sum_so_far + count * more for sum_so_far, more in zip(hours, by_hour(text, start), strict=True)]
-    return [round(hour * total / counted) for hour in hours] if counted else hours, counted
-
-
-@lru_cache(maxsize=5_000)
-def by_hour(text: str, start: datetime) -> tuple[int, ...]:
-    """Return slots per hour of one timing rule; zeros if it is invalid."""
-    try:
-        return tuple(slots_per_hour(stored.load(orjson.loads(text)), start, HOURS))
-    except (Invalid, ValueError):
-        return (0,) * HOURS
