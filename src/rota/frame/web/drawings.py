@@ -1,16 +1,28 @@
-"""Diagrams of boxes and arrows in columns, as SVG: topics of a workflow, pipelines by layer."""
+"""Diagrams of boxes and arrows in columns, as SVG: topics of a workflow, pipelines by layer, jobs after jobs.
 
-from collections.abc import Iterable, Mapping, Sequence
+They have their natural size, and their box on the page scrolls; the script adds zoom. Positions are whole pixels, and a
+diagram of many boxes has one line in each: so several hundred fit into a page of 200 kB.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from unicodedata import east_asian_width
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from rota.frame.web.charts import WIDE, bar, joined, tag, text
+from rota.frame.web.charts import joined, tag
+from rota.frame.web.layout import Route, layered, ranked
 
-HIGH, GAP, TOP = 46.0, 14.0, 28.0  # height of a box, gap between boxes, height of headings
-STEP, BOX = 330.0, 230.0  # maximum distance of columns, maximum width of a box
-MOST = 120  # boxes: more are illegible
-ARROWS = 300
+TOP, EDGE = 30, 10  # height of headings, free space around
+SPACE = 64  # between columns, for arrows
+TURN = 26  # of an arrow that points back, beside its box
+NARROW, WIDE = 132, 236  # widths of boxes
+CHARACTER, PADDING = 8.1, 28  # width of a character of a name, of what is beside a text
+MOST = 400  # boxes
+ARROWS = 800
+DETAILED_MOST = 80  # boxes that have a second line
+LISTED_MOST = 300  # arrows that are listed for screen readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,68 +30,163 @@ class Box:
     key: str
     name: str
     words: str = ""
-    kind: str = ""
+    kind: str = ""  # classes; `current` marks the one that the page is about
     href: str = ""
+    status: str = ""  # class of its stripe
 
 
 Arrow = tuple[str, str, str]  # from, to, kind
 Columns = Sequence[tuple[str, Sequence[Box]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Sizes of the boxes of a diagram."""
+
+    height: int
+    gap: int
+    detailed: bool
+
+
 def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
-    """Return a diagram: boxes in columns with headings; arrows point right where possible."""
-    step = max(200.0, min(WIDE / len(columns), STEP))
-    wide = min(BOX, step - 60)
-    links = [item for item in arrows if item[0] != item[1]]
-    rows = arranged(columns, links)
-    tallest = max(len(row) for row in rows)
-    width, height = max(WIDE, step * len(columns) - step + wide), TOP + tallest * (HIGH + GAP)
-    at: dict[str, tuple[float, float]] = {}
-    parts = [tip()]
-    for number, ((heading, _), row) in enumerate(zip(columns, rows, strict=True)):
-        parts.append(text(number * step, 14, heading, kind="heading"))
-        lower = (tallest - len(row)) * (HIGH + GAP) / 2
-        at.update({item.key: (number * step, TOP + lower + n * (HIGH + GAP)) for n, item in enumerate(row)})
-    drawn = [item for item in links if item[0] in at and item[1] in at][:ARROWS]
-    parts += [arrow(at[start], at[end], wide, kind) for start, end, kind in drawn]
-    parts += [box(item, *at[item.key], wide) for row in rows for item in row]
-    attributes: dict[str, object] = {"viewBox": f"0 0 {width:g} {height:g}", "role": "group", "aria_label": words}
-    return tag("svg", joined(parts), **attributes, class_="chart network", preserveAspectRatio="xMinYMin")
+    """Return a diagram: boxes in columns with headings, arrows to the right, those of cycles back beside the boxes.
+    Boxes below one heading that have arrows between them are in columns of their own."""
+    boxes = {box.key: box for _, listed in columns for box in listed}
+    links = [(start, end, kind) for start, end, kind in arrows if start != end and start in boxes and end in boxes]
+    links = list(dict.fromkeys(links))[:ARROWS]
+    edges = [(start, end) for start, end, _ in links]
+    groups = [(heading, ranked(sorted((box.key for box in listed), key=lambda key: boxes[key].name), edges))
+              for heading, listed in columns]  # fmt: skip
+    flat = [keys for _, group in groups for keys in group]
+    detailed = len(boxes) <= DETAILED_MOST
+    size = Size(44, 16, detailed) if detailed else Size(24, 8, detailed)
+    layout = layered(flat, edges, size.height, size.gap)
+    widths = [width_of([boxes[key] for key in keys], size) for keys in flat]
+    lefts = [EDGE + sum(widths[:number]) + SPACE * number for number in range(len(widths))]
+    total, height = (lefts[-1] + widths[-1] + EDGE if lefts else 0), round(TOP + layout.height + EDGE)
+    column_of = {key: number for number, keys in enumerate(flat) for key in keys}
+    numbers = {key: number for number, key in enumerate(boxes)}
+    parts = [tip(), *headings(groups, lefts, widths, height)]
+    parts += arrow_groups(links, [
+        arrow_path(lefts, widths, column_of[start], column_of[end], layout.middles[start], layout.middles[end], route)
+        for (start, end), route in zip(edges, layout.routes, strict=True)
+    ], numbers)  # fmt: skip
+    parts += [
+        box_shape(boxes[key], numbers[key], lefts[number], round(TOP + layout.middles[key] - size.height / 2),
+                  widths[number], size)
+        for number, keys in enumerate(flat) for key in keys
+    ]  # fmt: skip
+    attributes = {"viewBox": f"0 0 {total} {height}", "width": total, "height": height, "role": "group"}
+    drawn = tag("svg", joined(parts), **attributes, aria_label=words, class_="chart network")
+    return drawn + arrow_list(links, boxes)
 
 
-def arranged(columns: Columns, links: Sequence[Arrow]) -> list[list[Box]]:
-    """Order the boxes of each column by the mean position of their predecessors, to reduce crossing arrows."""
-    positions: dict[str, float] = {}
-    rows = []
-    for _, boxes in columns:
-        own = {}
-        for item in boxes:
-            before = [positions[start] for start, end, _ in links if end == item.key and start in positions]
-            own[item.key] = sum(before) / len(before) if before else 1e9
-        row = sorted(boxes, key=lambda item: (own[item.key], item.name))
-        positions.update({item.key: n - len(row) / 2 for n, item in enumerate(row)})
-        rows.append(row)
-    return rows
+def width_of(boxes: Sequence[Box], size: Size) -> int:
+    longest = max(max(columns_of(box.name), columns_of(box.words) * 0.86 if size.detailed else 0) for box in boxes)
+    return round(min(max(NARROW, longest * CHARACTER + PADDING), WIDE))
 
 
-def box(item: Box, x: float, y: float, wide: float) -> Markup:
-    shape = bar(x, y, wide, HIGH, f"box {item.kind}", f"{item.name[:300]}{': ' + item.words if item.words else ''}", 8)
-    lines = [text(0, 19 if item.words else 28, item.name[:80], kind="name")]
-    lines += [text(0, 36, item.words[:80])] if item.words else []
-    inner = tag("svg", joined(lines), x=x + 12, y=y, width=wide - 20, height=HIGH)  # clips long text
-    whole = joined([shape, inner])
-    return tag("a", whole, href=item.href) if item.href else whole
+def columns_of(text: str) -> int:
+    """Return the width of a text in characters: East Asian ones are twice as wide."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text[:100])
 
 
-def arrow(start: tuple[float, float], end: tuple[float, float], wide: float, kind: str) -> Markup:
-    (x1, y1), (x2, y2) = start, end
-    ahead, beside = x2 > x1, x2 == x1
-    x1, x2 = (x1 if not ahead and not beside else x1 + wide), (x2 if ahead else x2 + wide)
-    y1, y2 = y1 + HIGH / 2, y2 + HIGH / 2
-    bend = 46.0 if beside else max(30.0, abs(x2 - x1) / 2)
-    first, last = (x1 + bend, x2 - bend) if ahead else (x1 + bend, x2 + bend) if beside else (x1 - bend, x2 + bend)
-    path = f"M{x1:g} {y1:g}C{first:g} {y1:g} {last:g} {y2:g} {x2:g} {y2:g}"
-    return tag("path", d=path, class_=f"arrow {kind}", marker_end="url(#tip)")
+def cut(text: str, width: float) -> str:
+    """Return a text that fits into this many characters."""
+    if columns_of(text) <= width:
+        return text
+    end, used = 0, 0
+    while end < len(text) and used < width - 1:
+        used += columns_of(text[end])
+        end += 1
+    return f"{text[:end]}…"
+
+
+def headings(
+    groups: Sequence[tuple[str, list[list[str]]]], lefts: Sequence[int], widths: Sequence[int], height: int
+) -> list[Markup]:
+    """Return the headings, each above a band for all of its columns."""
+    parts, column = [], 0
+    for heading, group in groups:
+        if not group:
+            continue
+        last = column + len(group) - 1
+        left, right = lefts[column] - EDGE, lefts[last] + widths[last] + EDGE
+        parts.append(tag("rect", x=left, y=0, width=right - left, height=height, rx=8, class_="band"))
+        parts.append(tag("text", heading, x=lefts[column], y=18, class_="heading"))
+        column = last + 1
+    return parts
+
+
+def box_shape(box: Box, number: int, x: int, y: int, width: int, size: Size) -> Markup:
+    """Return a box: a stripe with the colour of its status, its name and, if there is room, its words."""
+    fits = (width - PADDING + 4) / CHARACTER
+    name, words = cut(box.name, fits), cut(box.words, fits / 0.86)
+    two, status = size.detailed and bool(box.words), box.status or "none"
+    shapes = [
+        Markup(f'<rect width="{width}" height="{size.height}" rx="7" class="box {escape(box.kind)}"/>'),
+        Markup(f'<rect x="4" y="5" width="4" height="{size.height - 10}" rx="2" class="stripe {escape(status)}"/>'),
+        Markup(f'<text x="16" y="{19 if two else size.height // 2 + 5}" class="name">{escape(name)}</text>'),
+    ]
+    if two:
+        shapes.append(Markup(f'<text x="16" y="35">{escape(words)}</text>'))
+    if not two or (name, words) != (box.name, box.words):
+        said = f"{box.name[:300]}{': ' + box.words[:300] if box.words else ''}"
+        shapes.append(Markup(f"<title>{escape(said)}</title>"))
+    place = f'transform="translate({x} {y})" data-n="{number}"'
+    if box.href:
+        current = ' aria-current="true"' if "current" in box.kind.split() else ""
+        return Markup(f'<a href="{escape(box.href)}" {place}{current}>{joined(shapes)}</a>')
+    return Markup(f'<g {place} tabindex="0" role="img" aria-label="{escape(box.name[:300])}: {escape(box.words)}">'
+                  f"{joined(shapes)}</g>")  # fmt: skip
+
+
+def arrow_path(
+    lefts: Sequence[int], widths: Sequence[int], first: int, last: int, start: float, end: float, route: Route
+) -> str:
+    """Return the path from the right side of a box to the left side of another, through its passages."""
+    rights = [left + width for left, width in zip(lefts, widths, strict=True)]
+    x, y, target = rights[first], round(TOP + start), round(TOP + end)
+    path = [f"M{x} {y}"]
+    if not route.back:
+        for column, middle in route.passages:
+            below = round(TOP + middle)
+            path.append(f"{curve(x, y, lefts[column], below)}H{rights[column]}")
+            x, y = rights[column], below
+        return "".join([*path, curve(x, y, lefts[last], target)])
+    for number, (column, middle) in enumerate(route.passages):
+        below = round(TOP + middle)
+        turn = f"C{x + TURN} {y} {x + TURN} {below} {x} {below}"
+        path.append(f"{curve(x, y, rights[column], below) if number else turn}H{lefts[column]}")
+        x, y = lefts[column], below
+    return "".join([*path, f"C{x - TURN} {y} {x - TURN} {target} {x} {target}"])
+
+
+def curve(x: int, y: int, to_x: int, to_y: int) -> str:
+    """Return a curve that begins and ends level."""
+    if y == to_y:
+        return f"H{to_x}"
+    middle = (x + to_x) // 2
+    return f"C{middle} {y} {middle} {to_y} {to_x} {to_y}"
+
+
+def arrow_groups(links: Sequence[Arrow], paths: Sequence[str], numbers: dict[str, int]) -> list[Markup]:
+    """Return the arrows of each kind as a group. `data-e` are the numbers of their boxes, for the script."""
+    kinds: dict[str, list[str]] = {}
+    for (start, end, kind), path in zip(links, paths, strict=True):
+        kinds.setdefault(kind, []).append(f'<path d="{path}" data-e="{numbers[start]} {numbers[end]}"/>')
+    return [
+        tag("g", Markup("".join(drawn)), class_=f"arrow {kind}", marker_end="url(#tip)")
+        for kind, drawn in kinds.items()
+    ]
+
+
+def arrow_list(links: Sequence[Arrow], boxes: dict[str, Box]) -> Markup:
+    """Return the arrows as a list that only screen readers show."""
+    if not links or len(links) > LISTED_MOST:
+        return Markup("")
+    rows = [tag("li", f"{boxes[start].name[:100]} → {boxes[end].name[:100]}") for start, end, _ in links]
+    return tag("ul", joined(rows), class_="hidden", aria_label="Arrows of the drawing")
 
 
 def tip() -> Markup:
@@ -88,13 +195,16 @@ def tip() -> Markup:
     return tag("defs", tag("marker", head, id="tip", orient="auto", **size))
 
 
-def levels(first: Iterable[str], links: Sequence[Arrow]) -> Mapping[str, int]:
+def levels(first: Sequence[str], links: Sequence[Arrow]) -> dict[str, int]:
     """Return the distance of each key from the first ones, by breadth-first search."""
-    levels_by_key, open_ends = dict.fromkeys(first, 0), list(first)
+    after: dict[str, list[str]] = {}
+    for start, end, _ in links:
+        after.setdefault(start, []).append(end)
+    levels_by_key, open_ends = dict.fromkeys(first, 0), deque(first)
     while open_ends:
-        now = open_ends.pop(0)
-        for start, end, _ in links:
-            if start == now and end not in levels_by_key:
+        now = open_ends.popleft()
+        for end in after.get(now, ()):
+            if end not in levels_by_key:
                 levels_by_key[end] = levels_by_key[now] + 1
                 open_ends.append(end)
     return levels_by_key

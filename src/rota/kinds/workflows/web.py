@@ -1,19 +1,22 @@
 """Pages of workflows: status and issue, inputs and outputs, versions, and the commands of operators."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
+from rota.core.timing.describe import short_span
 from rota.db.paging import Record
 from rota.frame.http.reports import reports_of
 from rota.frame.web.drawings import Arrow, Box, levels, network
-from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
+from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, plural, query_values, span
 from rota.frame.web.sessions import Viewer
 from rota.kinds.workflows import reports
 from rota.kinds.workflows.manager import WorkflowManager
 from rota.kinds.workflows.rules import HandlerKind, Resolution
 from rota.kinds.workflows.scripts import store as scripts_store
+from rota.kinds.workflows.store import activity
 from rota.kinds.workflows.store.workflows import SCRIPT
 
 router = APIRouter()
@@ -61,6 +64,8 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
     outputs, _ = await db.read(reports.list_outputs, org_id, key, limit=ITEMS_SHOWN)
     events, _ = await db.read(reports.list_events, org_id, key, limit=ITEMS_SHOWN)
     runs, _ = await db.read(reports.list_runs, org_id, key, limit=ITEMS_SHOWN)
+    active = await db.read(activity.of_handlers, key)
+    oldest = await db.read(activity.oldest_pending, key, list(pending))
     decision = await db.read(reports.decision, org_id, key)
     versions = []
     if workflow["source"] == SCRIPT:
@@ -81,17 +86,28 @@ async def read(request: Request, caller: Viewer, key: str) -> Response:
         decision=decision,
         resolution_texts=resolution_texts,
         versions=versions,
-        drawing=draw(workflow["topics"], handlers, pending, TimeFormat(preferences(request), now)),
+        drawing=draw(
+            workflow["topics"],
+            [{**handler, "last": active.get(handler["name"])} for handler in handlers],
+            {topic: (pending.get(topic, 0), oldest.get(topic)) for topic in workflow["topics"]},
+            now,
+        ),
     )
 
 
-def draw(topics: Sequence[str], handlers: Sequence[Record], pending: Mapping[str, int], times: TimeFormat) -> Markup:
-    """Draw producers, topics and consumers, from left to right as events flow."""
-    boxes = {f"t:{topic}": Box(f"t:{topic}", topic, topic_text(pending.get(topic, 0)), "topic") for topic in topics}
+def draw(
+    topics: Sequence[str],
+    handlers: Sequence[Record],
+    pending: Mapping[str, tuple[int, datetime | None]],
+    now: datetime,
+) -> Markup:
+    """Draw producers, topics and consumers, from left to right as events flow. `pending` has the number of pending
+    events and the time of the oldest, by topic."""
+    boxes = {f"t:{topic}": topic_box(topic, *pending[topic], now) for topic in topics}
     arrows: list[Arrow] = []
     for handler in handlers:
-        key, css_class = f"h:{handler['name']}", "aside" if handler["held_run_id"] else ""
-        boxes[key] = Box(key, handler["name"], handler_text(handler, times), f"{handler['type']} {css_class}".strip())
+        key = f"h:{handler['name']}"
+        boxes[key] = handler_box(key, handler, now)
         arrows += [(f"t:{topic}", key, "takes") for topic in handler["subscribe"] or ()]
         arrows += [(key, f"t:{topic}", "gives") for topic in handler["publishes"] or ()]
     published = {end for start, end, _ in arrows if start.startswith("h:")}
@@ -108,12 +124,25 @@ def draw(topics: Sequence[str], handlers: Sequence[Record], pending: Mapping[str
     return network(columns, arrows, f"{len(handlers)} producers and consumers, and {len(topics)} topics between them")
 
 
-def topic_text(count: int) -> str:
-    return f"{count:,} pending" if count else "no events"
+def topic_box(topic: str, count: int, oldest: datetime | None, now: datetime) -> Box:
+    """Return the box of a topic, with its pending events and the age of the oldest."""
+    waits = f", oldest {short_span(now - oldest)}" if oldest else ""
+    words = f"{count:,} pending{waits}" if count else "no pending events"
+    return Box(f"t:{topic}", topic, words, "topic", "", "pending" if count else "none")
 
 
-def handler_text(handler: Record, times: TimeFormat) -> str:
+def handler_box(key: str, handler: Record, now: datetime) -> Box:
+    """Return the box of a producer or consumer: its last run and its next one, linked to the last run."""
+    last, parts = handler["last"], list[str]()
+    status = "none" if last is None else last["status"]
+    if last is not None:
+        took = ((last["finished_at"] or now) - last["started_at"]).total_seconds() if last["started_at"] else None
+        parts += [status, *([span(took)] if took is not None else [])]
+        parts += [f"{last['failures']} of {last['runs']} failed"] if last["failures"] else [plural(last["runs"], "run")]
     if handler["held_run_id"]:
-        return "on hold"
-    at = handler["next_run_at"] or handler["wake_at"]
-    return f"next {times.relative(at)}" if at and at > times.now else "next now" if at else "woken by events"
+        parts[:1], status = ["on hold"], "failed"
+    elif last is None:
+        at = handler["next_run_at"] or handler["wake_at"]
+        parts = ["next " + (f"in {short_span(at - now)}" if at > now else "now") if at else "has not run"]
+    kind = f"{handler['type']} {status}"
+    return Box(key, handler["name"], " · ".join(parts), kind, f"/runs/{last['run_id']}" if last else "", status)

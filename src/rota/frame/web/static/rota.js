@@ -18,15 +18,24 @@ async function refresh(address = location.href) {
     const fresh = page.getElementById(part.id);
     const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
     if (!fresh) continue;
-    if (busy || selected(part) || $("details[open]", part)) { stale = true; continue; }
+    const focused = busy && part.matches("[data-drawing]") ? focusIn(part) : null;
+    if ((busy && !focused) || selected(part) || $("details[open]", part)) { stale = true; continue; }
     const places = $$(".scroll", part).map((box) => [box.scrollLeft, box.scrollTop]);
     part.replaceWith(document.adoptNode(fresh));
+    fresh.dispatchEvent(new CustomEvent("fresh", { bubbles: true }));
+    if (focused) $(focused, fresh)?.focus({ preventScroll: true });
     $$(".scroll", fresh).slice(0, places.length).forEach((box, number) => box.scrollTo(...places[number]));
   }
   $("main").dataset.since = $("main", page).dataset.since;
   mark();
   showPicked();
   followLog();
+}
+
+// a drawing is replaced also while it has the focus: return a selector of the focused link, or of the box that scrolls
+function focusIn(part) {
+  const link = document.activeElement.closest("a"), box = document.activeElement.closest(".viewport");
+  return link ? `a[href="${CSS.escape(link.getAttribute("href"))}"]` : box === document.activeElement ? ".viewport" : null;
 }
 
 // a part with selected text, the focus or open details is replaced when the reader leaves it
@@ -240,3 +249,4 @@ document.addEventListener("visibilitychange", () => { follow(); followLog(); if 
 showPicked();
 follow();
 followLog();
+if ($("[data-again]")) setTimeout(refresh, 1500);  // a part is being computed
