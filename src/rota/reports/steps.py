@@ -1,17 +1,19 @@
 """Recorded steps of durable tasks as records: of a job, and what jobs of an org wait for. Reads only."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, literal_column, select, type_coerce
 
 from rota.core.redact import redacted
 from rota.core.steps import ENDED, StepType
-from rota.db.dialect import Query, Tx
+from rota.db.dialect import Query, Tx, is_listed
 from rota.db.paging import Record, dict_of
 from rota.db.tables import jobs, schedules, steps
 from rota.engine.steps import IS_WAITING
 
 STEPS_SHOWN_MAX = 300  # on a page; the API has all
+GRID_STEPS_MAX = 50  # of a job, beside those of other jobs
 OPEN_STEPS_MAX = 100  # that have not ended, on a page
 # `waits_for` of approvals begins with this text. The range holds in every collation: its ends differ in a letter
 APPROVAL_RANGE = ("approval", "approvam")
@@ -34,6 +36,16 @@ def steps_of(tx: Tx, job_id: str) -> list[Record]:
     """Return the recorded steps of a job, in the order of their calls, with redacted results."""
     rows = tx.execute(select(*STEP).where(s.job_id == job_id).order_by(s.seq, s.started_at))
     return [{**dict_of(row), "result": redacted(row.result), "error": shown_error(redacted(row.error))} for row in rows]
+
+
+def of_jobs(tx: Tx, org_id: str, job_ids: Collection[str]) -> dict[str, dict[str, Record]]:
+    """Return the steps of jobs by name, in the order of their calls, then by job; of many the first."""
+    columns = (s.job_id, s.name, s.status, s.started_at, s.finished_at)
+    stmt = select(*columns).where(s.org_id == org_id, is_listed(tx, s.job_id, job_ids), s.seq < GRID_STEPS_MAX)
+    by_name: dict[str, dict[str, Record]] = {}
+    for row in tx.execute(stmt.order_by(s.seq, s.job_id)):
+        by_name.setdefault(row.name, {})[row.job_id] = dict_of(row)
+    return dict(list(by_name.items())[:GRID_STEPS_MAX])
 
 
 def shown_error(error: Any) -> Record | None:

@@ -13,6 +13,7 @@ from rota.app.web import (
     calendars,
     editor,
     freezes,
+    grid,
     now,
     queues,
     runs,
@@ -38,7 +39,7 @@ from rota.kinds.tasks import web as tasks_web
 from rota.kinds.workflows import web as workflows_web
 
 MODULES = (
-    *(now, timeline, editor, schedules, runs, tasks_web, workflows_web, pipelines_web, graphs_web, billing_web),
+    *(now, timeline, grid, editor, schedules, runs, tasks_web, workflows_web, pipelines_web, graphs_web, billing_web),
     *(hosts_web, alarms_web, queues, calendars, freezes, simulation, settings, audit, system, search),
 )
 

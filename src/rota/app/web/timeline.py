@@ -1,10 +1,16 @@
-"""Timeline page: past and next slots per schedule, and slots per hour of the next week."""
+"""Timeline page: runs of each schedule between two times, from a second to a week, and slots to come; and the load of
+the next week."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
+from rota.core.errors import Invalid
+from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK, next_change, zone_of
 from rota.core.timing.triggers import parse_instant
@@ -13,67 +19,153 @@ from rota.engine import pauses, schedules
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.http.reports import reports_of
-from rota.frame.web.charts import MAX_TIMELINE_MARKS
-from rota.frame.web.pages import NavigationItem, TimeFormat, engine_of, next_page_url, page, preferences, query_values
+from rota.frame.web import lanes
+from rota.frame.web.axes import percentile, time_ticks
+from rota.frame.web.pages import (
+    NavigationItem,
+    TimeFormat,
+    engine_of,
+    next_page_url,
+    page,
+    preferences,
+    query_values,
+    span,
+)
 from rota.frame.web.sessions import Viewer
 from rota.reports import freezes as freeze_reports
 from rota.reports import schedules as schedule_reports
-from rota.reports import slots as slot_reports
+from rota.reports import timeline as timeline_reports
 
 router = APIRouter()
 
 NAVIGATION = [NavigationItem("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
+COMING_MOST = 150  # planned slots of a row that are drawn
+FOUND_MOST = 200  # schedules that have runs with a status
+SPANS = {
+    "week": timedelta(days=7), "day": timedelta(days=1), "6h": timedelta(hours=6), "hour": timedelta(hours=1),
+    "10min": timedelta(minutes=10), "minute": timedelta(minutes=1), "10s": timedelta(seconds=10),
+    "second": timedelta(seconds=1),
+}  # fmt: skip
+SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=31)
+PAST_SHARE = 0.75  # of a range around now
+FILTERS = ("name", "kind", "tag", "status")
+STATUSES = ("running", "pending", "failed", "crashed", "canceled", "skipped", "success")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The range of the page, and links to others that keep its filters."""
+
+    start: datetime
+    end: datetime
+    now: datetime
+    follows: bool  # it moves with the time
+    kept: dict[str, str]
+
+    @property
+    def span(self) -> timedelta:
+        return self.end - self.start
+
+    def link(self, start: datetime, end: datetime) -> str:
+        """Return the address of another range; of at least SHORTEST, at most LONGEST."""
+        length = min(max(end - start, SHORTEST), LONGEST)
+        start = start + (end - start - length) / 2
+        instants = {"from": instant_text(start), "to": instant_text(start + length)}
+        return f"/timeline?{urlencode({**instants, **self.kept})}"
+
+    def of_span(self, name: str) -> str:
+        """Return the address of a range with a named length around the middle of this one, or around now."""
+        if self.follows or SPANS[name] == self.span:
+            return f"/timeline?{urlencode({'span': name, **self.kept})}"
+        middle = self.start + self.span / 2
+        return self.link(middle - SPANS[name] / 2, middle + SPANS[name] / 2)
+
+    def moved(self, share: float) -> str:
+        return self.link(self.start + self.span * share, self.end + self.span * share)
+
+    def zoomed(self, factor: float) -> str:
+        middle, half = self.start + self.span / 2, self.span * factor / 2
+        return self.link(middle - half, middle + half)
+
+
+def instant_text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @router.get("/timeline")
 async def timeline(request: Request, caller: Viewer) -> Response:
     engine, db = engine_of(request), reports_of(request, caller)
     now, times = engine.clock.now(), TimeFormat(preferences(request), engine.clock.now())
-    query = query_values(request, "span", "day", "name", "tag", "cursor")
-    week = query["span"] == "week"
-    start = midnight(times, now, query["day"])
-    end = midnight(times, start + timedelta(days=7 if week else 1, hours=12), None)
+    query = query_values(request, "span", "from", "to", "day", "name", "kind", "tag", "status", "cursor")
+    shown = read_range(query, times, now)
+    status = query["status"] if query["status"] in set(Status) else None
+    ids = None
+    if status is not None and status != Status.SUCCESS:
+        found = (status, shown.start, shown.end, FOUND_MOST)
+        ids = await db.read(timeline_reports.schedules_with, caller.org_id, *found)
     items, cursor = await db.read(
-        schedule_reports.list_schedules,
-        caller.org_id,
-        limit=ROWS,
-        cursor=query["cursor"],
-        name=query["name"],
-        tag=query["tag"],
-    )
+        schedule_reports.list_schedules, caller.org_id, limit=ROWS, cursor=query["cursor"],
+        **{name: query[name] for name in ("name", "kind", "tag")}, ids=ids,
+    ) if ids != [] else ([], None)  # fmt: skip
     frozen = await db.read(pauses.freeze_of, caller.org_id, now)
-    lanes = [await lane(request, caller, schedule, start, end, frozen) for schedule in items]
-    step = timedelta(days=7 if week else 1)
+    keys = [schedule["id"] for schedule in items]
+    reads_runs = caller.reads("runs")
+    pasts = await db.read(timeline_reports.pasts, keys, shown.start, shown.end, status) if reads_runs else {}
+    rows = [await row(request, caller, schedule, shown, frozen, pasts.get(schedule["id"]), times) for schedule in items]
+    visible = lanes.Range(shown.start, shown.end, now)
+    ticks = time_ticks(shown.start, shown.end, times.local)
     return page(
         request,
         "timeline.html",
-        lanes=lanes,
+        rows=rows,
+        ruler=lanes.ruler(visible, ticks, shown.link),
         next_page_url=next_page_url(request, cursor),
-        start=start,
-        end=end,
-        week=week,
+        shown=shown,
+        span_name=next((name for name, length in SPANS.items() if length == shown.span), ""),
+        spans=list(SPANS),
+        statuses=STATUSES,
+        kinds=sorted(engine.runners),
         query=query,
         load=await request.app.state.loads.of_org(db, caller.org_id, now),
         frozen=frozen,
-        before=f"{times.local(start) - step:%Y-%m-%d}",
-        after=f"{times.local(start) + step:%Y-%m-%d}",
     )
 
 
-async def lane(
-    request: Request, caller: Caller, schedule: Record, start: datetime, end: datetime, frozen: Record
+def read_range(query: dict[str, str | None], times: TimeFormat, now: datetime) -> Shown:
+    """Return the range of the query: `from` and `to`; or `span` from the midnight of `day`, else around now. Raises
+    Invalid."""
+    kept = {name: value for name in FILTERS if (value := query[name])}
+    if query["from"] is not None and query["to"] is not None:
+        start, end = parse_instant(query["from"], "from"), parse_instant(query["to"], "to")
+        if not SHORTEST <= end - start <= LONGEST:
+            raise Invalid("to", query["to"], "must be a second to 31 days after `from`")
+        return Shown(start, end, now, False, kept)
+    length = SPANS.get(query["span"] or "day", SPANS["day"])
+    if query["day"] is not None:
+        start = midnight(times, now, query["day"])
+        days = length.days
+        end = midnight(times, start + timedelta(days=days, hours=12), None) if days else start + length
+        return Shown(start, end, now, False, kept)
+    step = length / 24
+    start = now - length * PAST_SHARE
+    start = datetime.fromtimestamp((start.timestamp() // step.total_seconds() + 1) * step.total_seconds(), UTC)
+    return Shown(start, start + length, now, True, kept)
+
+
+async def row(
+    request: Request,
+    caller: Caller,
+    schedule: Record,
+    shown: Shown,
+    frozen: Record,
+    past: timeline_reports.Past | None,
+    times: TimeFormat,
 ) -> Record:
-    """Return past and next slots of a schedule between two times, with clock changes, freeze and pause."""
+    """Return the row of a schedule, with clock changes, freeze and pauses."""
+    start, end = shown.start, shown.end
+    coming = await planned(request, caller, schedule, shown) if schedule["next_slot"] is not None else []
     db = reports_of(request, caller)
-    slots = await db.read(slot_reports.strip, schedule["id"], MAX_TIMELINE_MARKS, start, end)
-    coming: list[datetime] = []
-    if schedule["next_slot"] is not None and schedule["enabled"] and not schedule["paused"]:
-        timing = (await db.read(schedules.get, caller.org_id, schedule["id"])).timing
-        after = max(schedule["next_slot"] - TICK, start - TICK)
-        coming = await compute(
-            lambda: list(islice(triggers.slots_between(timing, after, end - TICK), MAX_TIMELINE_MARKS))
-        )
     covered = (schedule["kind"], schedule["queue"], schedule["tags"])
     windows = await db.read(freeze_reports.windows_ahead, caller.org_id, start, *covered)
     marks = clock_marks(schedule["timezone"] or "UTC", start, end)
@@ -84,10 +176,42 @@ async def lane(
     ):
         if since is not None and since < end and (until is None or until > start):
             marks.append((max(since, start), min(until or end, end), kind, f"{words or 'no reason given'}"))
-    return {"schedule": schedule, "slots": slots, "coming": coming, "marks": marks}
+    bars = lanes.bars_of(past.runs if past else [], shown.now)
+    earlier = min((bar.started or bar.queued for bar in bars), default=None) if past and not past.complete else None
+    later = coming[-1] if len(coming) == COMING_MOST else None
+    slots: Sequence[Record] = past.slots if past else []
+
+    def at(instant: datetime) -> str:
+        return times.at(instant, schedule["timezone"])
+
+    visible = lanes.Range(start, end, shown.now)
+    drawn = lanes.lane(visible, bars, slots, coming, marks, (earlier, later), schedule["name"], span, at)
+    return {"schedule": schedule, "drawn": drawn, "figures": figures(bars, slots, earlier is not None)}
 
 
-def clock_marks(zone: str, start: datetime, end: datetime) -> list[tuple[datetime, datetime | None, str, str]]:
+def figures(bars: Sequence[lanes.Bar], slots: Sequence[Record], more: bool) -> Record:
+    """Return the number of runs, of failed and missed ones, and percentiles of durations of a row, as texts."""
+    failed = sum(bar.run["status"] in lanes.BAD for bar in bars)
+    failed += sum(slot["count"] or 1 for slot in slots if slot["verdict"] == "missed")
+    took = lanes.durations(bars)
+    return {
+        "runs": f"{len(bars)}{'+' if more else ''}" if bars else "",
+        "bad": f"{failed:,}" if failed else "",
+        "p50": span(percentile(took, 0.5)) if took else "",
+        "p95": span(percentile(took, 0.95)) if took else "",
+    }
+
+
+async def planned(request: Request, caller: Caller, schedule: Record, shown: Shown) -> list[datetime]:
+    """Return the slots of a schedule that are still to come, in the range."""
+    if not schedule["enabled"] or schedule["paused"] or shown.end <= shown.now:
+        return []
+    timing = (await reports_of(request, caller).read(schedules.get, caller.org_id, schedule["id"])).timing
+    after = max(schedule["next_slot"] - TICK, shown.start - TICK)
+    return await compute(lambda: list(islice(triggers.slots_between(timing, after, shown.end - TICK), COMING_MOST)))
+
+
+def clock_marks(zone: str, start: datetime, end: datetime) -> list[lanes.Mark]:
     """Return the marks of DST changes in a zone."""
     change = next_change(zone_of(zone), start, end)
     return [(change, None, "jump", f"the clock changes in {zone}")] if change is not None else []

@@ -1,18 +1,17 @@
 """Charts as SVG: no script and no inline style (CSP); colours come from the style sheet. Texts are escaped."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from markupsafe import Markup, escape
 
 from rota.db.paging import Record
+from rota.frame.web.axes import duration_ticks, percentile, value_ticks
 
 if TYPE_CHECKING:
     from rota.frame.web.pages import TimeFormat
-
-WIDE, HALF = 1040, 520  # view box widths; the page scales them
-MAX_TIMELINE_MARKS = 200  # per schedule: more are indistinguishable
 
 
 def tag(name: str, inner: object = "", **attributes: object) -> Markup:
@@ -112,164 +111,197 @@ def slot_words(slot: Record, times: "TimeFormat", zone: str | None) -> str:
 def durations(
     runs: Sequence[Record], period: float | None, times: "TimeFormat", zone: str | None, span: Callable[[float], str]
 ) -> Markup:
-    """Return durations of the last runs as bars, oldest on the left, with the schedule's period as a line."""
+    """Return durations of the last runs as bars, oldest on the left, with the schedule's period and the median and 95th
+    percentile as lines."""
     timed_runs = [(run, (run["finished_at"] - run["started_at"]).total_seconds()) for run in runs]
-    longest = max([seconds for _, seconds in timed_runs], default=1.0) or 1.0
+    taken = [seconds for _, seconds in timed_runs]
+    longest = max(taken, default=1.0) or 0.001
     drawn = period is not None and period <= longest * 4  # a line far above the bars would flatten them
-    top = max(longest, period or 0.0) if drawn else longest
-    high, foot, step = 140.0, 4.0, (WIDE - 70) / max(len(timed_runs), 30)
-    scale = (high - foot - 14) / top
-    parts = [line(0, high - foot, WIDE, high - foot, "rule")]
+    plot = Plot(max(longest, period or 0.0) if drawn else longest)
+    step = 100 / max(len(timed_runs), 30)
+    parts = plot.grid(duration_ticks(plot.top), span)
     for number, (run, seconds) in enumerate(timed_runs):
-        tall = max(1.5, seconds * scale)
-        title = f"{times.at(run['started_at'], zone)}: {run['status']} after {span(seconds)}"
-        shape = bar(number * step, high - foot - tall, max(1.5, step - 3), tall, run["status"], title, 1.5)
-        parts.append(link(shape, run["id"], title))
+        words = f"{times.at(run['started_at'], zone)}: {run['status']} after {span(seconds)}"
+        shape = plot.column(number * step, step * 0.8, seconds, run["status"], words)
+        parts.append(link(shape, run["id"], words))
     if drawn and period is not None:
-        y = high - foot - period * scale
-        parts += [line(0, y, WIDE - 70, y, "limit"), text(WIDE - 62, y + 4, f"{span(period)}")]
-    parts.append(text(WIDE, high - foot - longest * scale + (16 if drawn else 4), span(longest), "end"))
-    label = f"durations of the last {len(timed_runs)} runs; longest {span(longest)}"
-    return svg(parts, WIDE, high, label, "bars", role="group")
+        parts += plot.level(period, f"period {span(period)}", "limit")
+    p50, p95 = percentile(taken, 0.5), percentile(taken, 0.95)
+    if len(taken) > 1:
+        parts += plot.level(p95, f"p95 {span(p95)}", "share") + plot.level(p50, f"p50 {span(p50)}", "share", below=True)
+    if timed_runs:
+        first, last = timed_runs[0][0]["started_at"], timed_runs[-1][0]["started_at"]
+        parts += plot.ends(times.relative(first, zone), times.relative(last, zone), len(timed_runs) * step)
+    label = f"durations of the last {len(timed_runs)} runs; p50 {span(p50)}, p95 {span(p95)}, longest {span(longest)}"
+    return plot.drawn(parts, label, "bars", role="group")
 
 
 def gantt(attempts: Sequence[Record], now: datetime, times: "TimeFormat", span: Callable[[float], str]) -> Markup:
-    """Return a Gantt chart of a job's attempts: waiting and running times."""
+    """Return a Gantt chart of a job's attempts: waiting and running times, on an axis from the time it was queued."""
     start = min(attempt["queued_at"] for attempt in attempts)
     end = max([attempt["finished_at"] or now for attempt in attempts] + [start + timedelta(milliseconds=1)])
-    left, row = 120.0, 30.0
-    scale = (WIDE - left) / (end - start).total_seconds()
+    total, row, top = (end - start).total_seconds(), 36.0, 20.0
+    high = top + len(attempts) * row
 
     def x(at: datetime) -> float:
-        return float(left + (at - start).total_seconds() * scale)
+        return (at - start).total_seconds() / total * 100
 
     parts, before = [], start
+    for seconds in duration_ticks(total, 6):
+        place = f"{seconds / total * 100:.3f}%"
+        parts.append(tag("line", x1=place, x2=place, y1=4, y2=high, class_="rule"))
+        if seconds / total < 0.93:
+            parts.append(tag("text", span(seconds) if seconds else "queued", x=place, y=13, dx=4, class_="axis"))
     for number, attempt in enumerate(attempts):
-        y = number * row + 5
+        y = top + number * row
         begun, ended = attempt["started_at"], attempt["finished_at"] or now
-        waited = (begun or ended) - before
-        parts.append(text(0, y + 13, f"attempt {attempt['attempt']}"))
-        parts.append(
-            bar(
-                x(before),
-                y + 6,
-                max(1.0, x(begun or ended) - x(before)),
-                4,
-                "wait",
-                f"waited {span(waited.total_seconds())}",
-                2,
-            )
-        )
+        waited = ((begun or ended) - before).total_seconds()
+        phase = f", {attempt['phase']}" if attempt.get("phase") else ""
+        words = [f"attempt {attempt['attempt']}: {attempt['status']}{phase}", f"waited {span(max(waited, 0.0))}"]
+        parts.append(flat(x(before), x(begun or ended), y + 22, 4, "wait", f"waited {span(max(waited, 0.0))}"))
         if begun is not None:
-            took = (ended - begun).total_seconds()
-            phase = f", {attempt['phase']}" if attempt.get("phase") else ""
-            words = f"{attempt['status']}{phase}, {times.at(begun)}, {span(took)}"
-            parts.append(bar(x(begun), y, max(3.0, x(ended) - x(begun)), 16, attempt["status"], words, 3))
+            took = span((ended - begun).total_seconds())
+            title = f"{words[0]}, {times.at(begun)}, {took}"
+            parts.append(flat(x(begun), max(x(ended), x(begun) + 0.4), y + 16, 15, attempt["status"], title))
+            words.append(f"ran {took}")
+        parts.append(tag("text", ", ".join(words), x=0, y=y + 12, class_="name"))
         before = ended
-    high = len(attempts) * row + 20
-    parts += [line(left, high - 16, WIDE, high - 16, "rule"), text(left, high - 3, "queued")]
-    parts.append(text(WIDE, high - 3, f"{span((end - start).total_seconds())} later", "end"))
-    return svg(parts, WIDE, high, f"{len(attempts)} attempts over {span((end - start).total_seconds())}", "gantt")
+    return responsive(parts, high, f"{len(attempts)} attempts over {span(total)}", "gantt")
 
 
-# the timeline
-
-
-def lane(
-    slots: Sequence[Record],
-    coming: Sequence[datetime],
-    start: datetime,
-    end: datetime,
-    now: datetime,
-    marks: Sequence[tuple[datetime, datetime | None, str, str]],
-    times: "TimeFormat",
-    zone: str | None,
-) -> Markup:
-    """Return past and next slots of a schedule between two times. `marks` are (from, to, kind, label)."""
-    scale = WIDE / (end - start).total_seconds()
-
-    def x(at: datetime) -> float:
-        return min(max((at - start).total_seconds() * scale, 0.0), float(WIDE))
-
-    parts = [bar(0, 0, x(now), 22, "past")] if now > start else []
-    for since, until, kind, words in marks:
-        wide = 2.0 if until is None else max(2.0, x(until) - x(since))
-        parts.append(bar(x(since), 0, wide, 22, kind, words))
-    for slot in slots:
-        wide = 3.0 if slot["last_slot"] is None else max(3.0, x(slot["last_slot"]) - x(slot["slot"]))
-        shape = bar(x(slot["slot"]), 4, wide, 14, slot["status"] or "none", slot_words(slot, times, zone), 1)
-        parts.append(link(shape, slot["run_id"], slot_words(slot, times, zone)) if slot["run_id"] else shape)
-    if len(slots) == MAX_TIMELINE_MARKS:
-        parts.append(bar(0, 8, x(slots[0]["slot"]), 6, "many", "earlier slots are not drawn individually"))
-    if len(coming) == MAX_TIMELINE_MARKS:
-        parts.append(
-            bar(x(coming[0]), 7, WIDE - x(coming[0]), 8, "coming", f"planned from {times.at(coming[0], zone)} on")
-        )
-    else:
-        parts += [bar(x(at), 7, 2, 8, "coming", f"{times.at(at, zone)}: planned") for at in coming]
-    if start < now < end:
-        parts.append(line(x(now), 0, x(now), 22, "now"))
-    counts = ", ".join(f"{n} {status}" for status, n in counted(slots)) or "no runs"
-    return svg(parts, WIDE, 22, f"{counts}; {len(coming)} upcoming", "lane", "none", "group")
-
-
-def ruler(start: datetime, end: datetime, times: "TimeFormat", *, week: bool) -> Markup:
-    """Return the time axis: hours of a day, or days of a week."""
-    step = timedelta(days=1) if week else timedelta(hours=3)
-    scale = WIDE / (end - start).total_seconds()
-    parts, at = [], start
-    while at < end:
-        x = (at - start).total_seconds() * scale
-        local = times.local(at)
-        parts += [line(x, 10, x, 16, "rule"), text(x + 3, 13, f"{local:%a %d %b}" if week else f"{local:%H:%M}")]
-        at += step
-    return svg(parts, WIDE, 16, "the hours" if not week else "the days", "ruler")
+# the week's load
 
 
 def heat(hours: Sequence[int], start: datetime, times: "TimeFormat") -> Markup:
-    """Return a heat map of slots per hour of the next week, one row per day."""
-    most, left, cell, row = max([*hours, 1]), 90.0, (WIDE - 90) / 24, 22.0
-    parts = []
-    for number in range(0, 24, 3):
-        at = times.local(start + timedelta(hours=number))
-        parts.append(text(left + number * cell, 11, f"{at:%H:%M}"))
+    """Return a heat map of slots per hour of the next week, one row per day, with its scale."""
+    most, left, row, top = max([*hours, 1]), 13.0, 22, 18
+    cell = (100 - left) / 24
+    parts = [
+        tag("text", f"{times.local(start + timedelta(hours=number)):%H:%M}", x=f"{left + number * cell:.2f}%", y=12,
+            class_="axis" if number % 6 == 0 else "axis minor")
+        for number in range(0, 24, 3)
+    ]  # fmt: skip
     for number, count in enumerate(hours):
         at, day, hour = times.local(start + timedelta(hours=number)), number // 24, number % 24
         if hour == 0:
-            parts.append(text(0, 18 + day * row + 14, f"{at:%a %d}"))
-        level = -(-5 * count // most)  # linear scale from zero
-        words = f"{at:%a %H:%M}: {count:,} slots"
-        parts.append(bar(left + hour * cell, 18 + day * row, cell - 2, row - 2, f"heat{level}", words, 2))
-    return svg(parts, WIDE, 18 + row * (len(hours) // 24), f"slots per hour of the next week, at most {most:,}", "heat")
+            parts.append(text(0, top + day * row + 14, f"{at:%a %d}"))
+        words, x = f"{at:%a %H:%M}: {count:,} slots", left + hour * cell
+        parts.append(flat(x, x + cell * 0.94, top + day * row, row - 2, f"heat{heat_level(count, most)}", words))
+    scale = top + row * (len(hours) // 24) + 8
+    for level in range(6):
+        x = left + level * 9
+        parts.append(flat(x, x + 8.8, scale, 8, f"heat{level}"))
+        parts.append(tag("text", f"{scale_number(most * level // 5)}", x=f"{x:.2f}%", y=scale + 21, class_="axis"))
+    parts.append(text(0, scale + 9, "an hour"))
+    return responsive(parts, scale + 26, f"slots per hour of the next week, at most {most:,}", "heat")
+
+
+def heat_level(count: int, most: int) -> int:
+    """Return the colour of a count: linear from zero."""
+    return -(-5 * count // most)
+
+
+def scale_number(count: int) -> str:
+    return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e4 else f"{count:,}"
 
 
 # sums
 
 
-def columns(values: Sequence[tuple[str, float]], words: str, kind: str = "success") -> Markup:
-    """Return a column chart with the labels of the first and last value."""
-    most = max([value for _, value in values], default=0) or 1
-    step, high = HALF / max(len(values), 7), 90.0
-    parts = [line(0, high - 14, HALF, high - 14, "rule")]
+def columns(values: Sequence[tuple[str, float]], words: str, kind: str = "success", unit: str = "") -> Markup:
+    """Return a column chart with an axis of round numbers and the labels of the first and last value."""
+    plot = Plot(max([value for _, value in values], default=0) or 1)
+    step = 100 / max(len(values), 7)
+    parts = plot.grid(value_ticks(plot.top), lambda value: f"{value:,.10g}{' ' + unit if unit else ''}")
     for number, (label, value) in enumerate(values):
-        tall = max(1.0, value / most * (high - 26))
-        parts.append(bar(number * step, high - 14 - tall, max(2.0, step - 4), tall, kind, f"{label}: {value:,.10g}", 2))
+        parts.append(plot.column(number * step, step * 0.85, value, kind, f"{label}: {value:,.10g} {unit}".strip()))
     if values:
-        parts += [text(0, high - 2, values[0][0]), text(HALF, high - 2, values[-1][0], "end")]
-    return svg(parts, HALF, high, words, "bars")
+        parts += plot.ends(values[0][0], values[-1][0] if len(values) > 1 else "", len(values) * step)
+    return plot.drawn(parts, words, "bars")
 
 
-def curve(values: Sequence[float], words: str) -> Markup:
-    """Return a line chart, oldest value first."""
+def curve(
+    values: Sequence[float],
+    words: str,
+    shown: Callable[[float], str] = lambda value: f"{value:,.10g}",
+    *,
+    shares: bool = False,
+) -> Markup:
+    """Return a line chart, oldest value first, with an axis; with `shares` also the median and 95th percentile."""
     if len(values) < 2:
         return Markup("")
-    low, high = min([*values, 0.0]), max([*values, 1e-9])
-    step, tall = HALF / (len(values) - 1), 80.0
+    plot = Plot(max([*values, 1e-9]), low=min([*values, 0.0]))
+    ticks = duration_ticks(plot.top) if shares else value_ticks(plot.top)
+    points = " ".join(
+        f"{number / (len(values) - 1) * 1000:.5g},{plot.y(value):.4g}" for number, value in enumerate(values)
+    )
+    area = f"0,{plot.y(0):.4g} {points} 1000,{plot.y(0):.4g}"
+    lines = joined([tag("polygon", points=area, class_="area"), tag("polyline", points=points, class_="curve")])
+    parts = plot.grid([*([plot.low] if plot.low < 0 else []), *ticks], shown)
+    parts.append(tag("svg", lines, viewBox=f"0 0 1000 {Plot.HIGH}", height=Plot.HIGH, preserveAspectRatio="none"))
+    label = words
+    if shares:
+        p50, p95 = percentile(values, 0.5), percentile(values, 0.95)
+        parts += plot.level(p95, f"p95 {shown(p95)}", "share") + plot.level(
+            p50, f"p50 {shown(p50)}", "share", below=True
+        )
+        label += f"; p50 {shown(p50)}, p95 {shown(p95)}"
+    parts += plot.ends("oldest", "newest", 100)
+    return plot.drawn(parts, label, "curve")
 
-    def y(value: float) -> float:
-        return 4 + (tall - 8) * (1 - (value - low) / (high - low or 1))
 
-    points = " ".join(f"{number * step:.1f},{y(value):.1f}" for number, value in enumerate(values))
-    area = f"0,{tall} {points} {HALF},{tall}"
-    drawn = [tag("polygon", points=area, class_="area"), tag("polyline", points=points, class_="curve")]
-    return svg([line(0, y(0), HALF, y(0), "rule"), *drawn], HALF, tall, words, "curve")
+# axes: horizontal places are percentages, so that texts keep their size at every width
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart with a vertical axis from `low` to `top`."""
+
+    HIGH: ClassVar[int] = 150
+    FOOT: ClassVar[int] = 18
+    HEAD: ClassVar[int] = 14
+
+    top: float
+    low: float = 0.0
+
+    def y(self, value: float) -> float:
+        return self.HEAD + (self.HIGH - self.FOOT - self.HEAD) * (1 - (value - self.low) / (self.top - self.low))
+
+    def grid(self, ticks: Sequence[float], shown: Callable[[float], str]) -> list[Markup]:
+        """Return horizontal lines with their values."""
+        parts = []
+        for value in ticks:
+            y = self.y(value)
+            parts.append(tag("line", x1=0, x2="100%", y1=y, y2=y, class_="rule"))
+            parts.append(tag("text", shown(value), x=0, y=y - 3, class_="axis"))
+        return parts
+
+    def column(self, x: float, width: float, value: float, kind: str, words: str) -> Markup:
+        y, foot = self.y(value), self.y(self.low)
+        return flat(x, x + width, min(y, foot - 1.5), max(1.5, foot - y), kind, words)
+
+    def level(self, value: float, words: str, kind: str, *, below: bool = False) -> list[Markup]:
+        """Return a line across the chart with a text at its right end."""
+        y = self.y(value)
+        label = tag("text", words, x="100%", y=y + (12 if below else -4), text_anchor="end", class_="axis level")
+        return [tag("line", x1=0, x2="100%", y1=y, y2=y, class_=kind), label]
+
+    def ends(self, first: str, last: str, until: float) -> list[Markup]:
+        """Return the labels of the ends of the horizontal axis."""
+        end = tag("text", last, x=f"{until:.2f}%", y=self.HIGH - 3, text_anchor="end", class_="axis")
+        return [text(0, self.HIGH - 3, first), *([end] if until > 30 else [])]
+
+    def drawn(self, parts: Iterable[Markup], label: str, kind: str, role: str = "img") -> Markup:
+        return responsive(parts, self.HIGH, label, kind, role)
+
+
+def flat(left: float, right: float, top: float, high: float, kind: str, words: str = "") -> Markup:
+    """Return a rectangle between two percentages."""
+    title = f"<title>{escape(words)}</title>" if words else ""
+    place = f'x="{left:.2f}%" width="{max(right - left, 0.05):.2f}%" y="{top:.4g}" height="{high:.4g}"'
+    return Markup(f'<rect {place} rx="2" class="{escape(kind)}">{title}</rect>')
+
+
+def responsive(parts: Iterable[Markup], high: float, label: str, kind: str, role: str = "img") -> Markup:
+    """Return a chart of a fixed height that is as wide as its place."""
+    return tag("svg", joined(parts), height=high, role=role, aria_label=label, class_=f"chart plot {kind}")
