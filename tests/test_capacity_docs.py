@@ -6,10 +6,11 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "capacity.md").read_text()
+SIZING = (DOCS / "sizing.md").read_text()
 BENCHMARKS = (DOCS / "benchmarks.md").read_text()
 TIMES, OVER = "\N{MULTIPLICATION SIGN}", "\N{DIVISION SIGN}"
 SYMBOLS = str.maketrans({TIMES: "*", OVER: "/", ",": ""})
-SUMS = re.findall(rf"`([\d,. {TIMES}{OVER}+()]+) = ([\d,.]+)`", PAGE)
+SUMS = re.findall(rf"`([\d,. {TIMES}{OVER}+()]+) = ([\d,.]+)`", PAGE + SIZING)
 COMPUTED = {"0.1", "45.0", "34.5"}  # seconds of a job, and sums of measured figures
 
 
@@ -36,6 +37,14 @@ def test_each_measured_figure_is_still_in_the_benchmarks() -> None:
     for name, value, place in figures():
         number = re.compile(rf"(?<![\d,.]){re.escape(value)}(?!,?\d|\.\d)")
         assert any(place in text and number.search(text) for text in places()), (name, value, place)
+
+
+def test_the_figures_of_the_sizing_page_are_those_of_the_capacity_page() -> None:
+    text = " ".join(SIZING.split())
+    measured = {value for _, value, _ in figures()} | COMPUTED
+    assert {"28,283", "10,022", "875", "1.03", "89"} <= measured
+    for value in ("28,283", "10,022", "875 bytes", "1.03 times", "89 MiB", "45.0 µs", "34.5 µs"):
+        assert value in text
 
 
 def test_the_arithmetic_is_right() -> None:

@@ -13,6 +13,7 @@ from rota.app.settings import Settings
 from rota.app.transport import TLS_REMEDY, without_tls
 from rota.core.clock import system_time
 from rota.core.errors import ObjectStoreUnavailable, RotaError
+from rota.core.incidents import PAGES_OF_CHECKS, with_page
 from rota.db import paging, schema
 from rota.db.blocking import sqlite_path
 from rota.db.connection import Database, open_database
@@ -31,6 +32,11 @@ class Finding:
     what: str
     verdict: Literal["ok", "note", "wrong"]  # a note needs no action, a wrong one does
     detail: str
+
+    @property
+    def advice(self) -> str:
+        """The detail, with the page of the handbook if something is to be done."""
+        return self.detail if self.verdict == "ok" else with_page(self.detail, PAGES_OF_CHECKS.get(self.what))
 
 
 def examine(settings: Settings) -> list[Finding]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from rota.core.clock import Clock, stopwatch
 from rota.core.errors import RotaError
+from rota.core.incidents import PAGES_OF_PROBLEMS, with_page
 from rota.db import schema
 from rota.db.connection import Database
 from rota.db.dialect import Tx
@@ -38,9 +39,10 @@ class Readiness:
         self.stopping = False
 
     async def problems(self) -> Problems:
-        """Return all problems by code; empty if the installation is ready."""
+        """Return all problems by code, each in a sentence that names its page; empty if the installation is ready."""
         own = {"stopping": "this process is stopping"} if self.stopping else self.loops() if self.loops else {}
-        return {**own, **await self.of_database(starting="starting" in own)}
+        problems = {**own, **await self.of_database(starting="starting" in own)}
+        return {code: with_page(sentence, PAGES_OF_PROBLEMS.get(code)) for code, sentence in problems.items()}
 
     async def of_database(self, starting: bool) -> Problems:
         try:

@@ -290,8 +290,9 @@ def subject_line(alarm: str, state: str, names: Sequence[str]) -> str:
     return f"[{state}] {alarm}: {names[0]}{others}"
 
 
-def body_text(lines: Sequence[str], link: str | None) -> str:
-    """Return the text of a message: a line per subject, and where to look."""
+def body_text(lines: Sequence[str], link: str | None, page: str | None = None) -> str:
+    """Return the text of a message: a line per subject, and where to look: the dashboard, a page of the handbook."""
     more = len(lines) - SHORTEN_AFTER_SUBJECTS
     shown = [*lines[:SHORTEN_AFTER_SUBJECTS], *([f"and {more} more"] if more > 0 else [])]
-    return "\n".join([*shown, *(["", link] if link else [])])
+    places = [*([link] if link else []), *([f"What to do: {page}"] if page else [])]
+    return "\n".join([*shown, *(["", *places] if places else [])])

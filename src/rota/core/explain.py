@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from rota.core.catch_up import AWAITING_APPROVAL, CATCH_UP_TRIGGER, NOT_APPROVED
+from rota.core.incidents import parked_page
 from rota.core.states import State, Status, Verdict, shown_status
 from rota.core.steps import NO_DUE_TIME
 
@@ -165,7 +166,8 @@ def state_of(job: Row) -> str:
         case State.WAITING:
             return waits_for(job["waiting"])
         case State.PARKED:
-            return f"It is parked{because(job['parked_reason'])}."
+            reason = job["parked_reason"]
+            return f"It is parked{because(reason)}; see {parked_page(reason)}."
         case State.RUNNING if job["run_id"] is None:
             return f"Worker {job['lease_owner']} has claimed it and is about to start it."
         case State.RUNNING:

@@ -12,6 +12,7 @@ import structlog
 
 from rota.core.clock import stopwatch
 from rota.core.errors import DatabaseMisconfigured, Unavailable
+from rota.core.incidents import DATABASE_AWAY
 
 LOST_CONNECTION = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ConnectionDoesNotExistError)
 NOT_AN_OUTAGE = ("57014", "55P03")  # statement timeout, lock not available: the database works
@@ -50,7 +51,7 @@ class Outage:
         if first:
             self.on_lost()
             event = "database cannot be used" if isinstance(error, DatabaseMisconfigured) else LOST
-            log.error(event, reason=error.message)
+            log.error(event, reason=error.message, page=DATABASE_AWAY)
 
     def back(self) -> None:
         """Log that it answers again, if it was lost."""

@@ -14,6 +14,7 @@ import structlog
 
 from rota.core.clock import CLOCK_JUMP, SystemClock, stopwatch
 from rota.core.errors import RotaError
+from rota.core.incidents import DATABASE_AWAY, WORKER_DEAD
 from rota.db.connection import Database, open_database
 from rota.engine import workers
 from rota.engine.instruments import HEARTBEAT_FAILURES
@@ -78,7 +79,9 @@ class Heartbeat:
                     return
                 overdue = stopwatch() - self._renewed
                 if db.survives_partition and overdue > seconds - min(5.0, seconds / 4):
-                    log.error("the lease could not be renewed in time; stopping all work of this worker")
+                    log.error(
+                        "the lease could not be renewed in time; stopping all work of this worker", page=DATABASE_AWAY
+                    )
                     self.on_lost()
                     return
                 await self.clock.wait(self._stop, seconds / 3 if overdue < seconds / 3 else min(0.5, seconds / 10))
@@ -97,7 +100,7 @@ class Heartbeat:
             log.debug("the lease was not renewed; trying again", error=str(error))
             return True
         if not holds:
-            log.error("this worker was declared dead; its work goes to others")
+            log.error("this worker was declared dead; its work goes to others", page=WORKER_DEAD)
             return False
         self._stored = snapshot
         if sample.received - self._renewed > seconds / 2:

@@ -8,6 +8,7 @@ import structlog
 
 from rota.core.clock import CLOCK_JUMP, SystemClock, real_sleep
 from rota.core.errors import Unavailable
+from rota.core.incidents import WORKER_DEAD
 from rota.core.states import Status
 from rota.core.timing.counting import count_slots
 from rota.core.timing.dst import TICK
@@ -88,7 +89,7 @@ class Maintenance:
             count, more = await self.db.tx(self.rescue_batch, worker)
             taken += count
         if not await self.db.read(workers.is_alive, worker):
-            log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken)
+            log.warning("a worker's lease ran out; its jobs go to others", worker=worker, jobs=taken, page=WORKER_DEAD)
             await self.db.tx(self.engine.apply_version_rules)
         self.engine.wake.signal("ready")
         return taken

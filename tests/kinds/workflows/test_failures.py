@@ -142,7 +142,7 @@ async def test_with_isolate_the_others_go_on(clean_url: str) -> None:
         shown = await rota.workflow("inbox")
         assert (shown["status"], shown["issue"]) == (
             "needs_attention",
-            "AddRow failed and is on hold; the other handlers continue",
+            "AddRow failed and is on hold; the other handlers continue; see incidents/needs-attention",
         )
         await rota.workflows.resume("inbox")
         await rota.drain()
@@ -235,7 +235,10 @@ async def test_an_auth_error_waits_for_approval_and_then_continues(clean_url: st
         inbox.trouble["prepare"] = [AuthError("reconnect Gmail")]
         await one_mail(rota, inbox)
         shown = await rota.workflow("inbox")
-        assert (shown["status"], shown["issue"]) == ("needs_attention", "waiting for you: reconnect Gmail")
+        assert (shown["status"], shown["issue"]) == (
+            "needs_attention",
+            "waiting for you: reconnect Gmail; see incidents/needs-attention",
+        )
         await rota.workflows.resolve("inbox", "approve", None, "ada")
         await rota.drain()
         assert inbox.sheets.rows == ["a"]
@@ -469,6 +472,7 @@ async def unclear(rota: World, inbox: Inbox) -> None:
     shown = await rota.workflow("inbox")
     assert shown["status"] == "needs_attention"
     assert "resolve it as applied" in shown["issue"]
+    assert shown["issue"].endswith("see incidents/outcome-unknown")
 
 
 async def test_a_person_says_it_was_applied(clean_url: str) -> None:

@@ -95,7 +95,7 @@ async def test_two_repairs_then_a_person(clean_url: str, tmp_path: Path) -> None
         assert seen["status"] == "needs_attention"
         assert seen["issue"] == (
             "it failed: KeyError: 'subject' (line 13); it could not be repaired (1.1 did not help; 1.2 did not help): "
-            "deploy a version that does not fail, then resume"
+            "deploy a version that does not fail, then resume; see incidents/needs-attention"
         )
         await rota.workflows.resume("letters")
         await rota.drain()

@@ -147,7 +147,7 @@ def doctor(
         from rota.app.release import examine_release
 
         examined = examine(settings) if release is None else examine_release(settings, release)
-        findings = [asdict(finding) for finding in examined]
+        findings = [{**asdict(finding), "detail": finding.advice} for finding in examined]
         rows = ([finding["verdict"], finding["what"], finding["detail"]] for finding in findings)
         print_list(ctx.obj, {"items": findings, "next_cursor": None}, ("verdict", "what", "detail"), rows)
         if any(finding["verdict"] == "wrong" for finding in findings):

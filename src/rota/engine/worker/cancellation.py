@@ -10,6 +10,7 @@ import structlog
 from rota.core.clock import real_sleep
 from rota.core.errors import Unavailable
 from rota.core.ids import new_id
+from rota.core.incidents import PROCESS_STALLED
 from rota.core.model import AttemptResult
 from rota.core.states import Status
 from rota.engine import jobs
@@ -72,7 +73,12 @@ class Cancellation:
             run.stop("shutdown")
         await self.until_idle(2 * self.engine.settings.cancel_grace.total_seconds() + 5)
         for run in self.active.values():
-            log.error("run does not end; its lease will expire", run=run.attempt.run_id, job=run.attempt.job.id)
+            log.error(
+                "run does not end; its lease will expire",
+                run=run.attempt.run_id,
+                job=run.attempt.job.id,
+                page=PROCESS_STALLED,
+            )
 
     def stop_lost(self) -> None:
         """Stop all runs of this registration, whose lease is lost. A run that has not started is forgotten."""

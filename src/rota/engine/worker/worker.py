@@ -16,6 +16,7 @@ import structlog
 from rota.core.clock import SystemClock, real_sleep, stopwatch
 from rota.core.errors import Unavailable
 from rota.core.ids import new_id
+from rota.core.incidents import DATABASE_AWAY, WORKER_DEAD
 from rota.core.model import AttemptResult, Job
 from rota.core.states import Move, Status
 from rota.db.retry import retry_until_available
@@ -190,7 +191,12 @@ class Worker:
             AttemptResult(job, Status.PENDING, None, now, new_id(), job.attempt + 1, move=Move.BACK_OFF, run_at=run_at)
         )
         if earlier.ctx.worker == self.id:
-            log.error("a job was claimed while it runs here: this worker was declared dead", job=job.id, worker=self.id)
+            log.error(
+                "a job was claimed while it runs here: this worker was declared dead",
+                job=job.id,
+                worker=self.id,
+                page=WORKER_DEAD,
+            )
             self.abandon()
 
     def reserve(self, count: int, until: datetime) -> AbstractAsyncContextManager[Reservation]:
@@ -247,7 +253,11 @@ class Worker:
                 if not self.active:
                     await self.registration.end()
         except (TimeoutError, Unavailable):
-            log.error("database unavailable; runs whose result is not stored run again", count=len(completer.results))
+            log.error(
+                "database unavailable; runs whose result is not stored run again",
+                count=len(completer.results),
+                page=DATABASE_AWAY,
+            )
 
     def abandon(self) -> None:
         """The lease is lost, and other workers may have the jobs: stop all runs. `close_out` records their results."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import and_, func, literal_column, select, union_all
 
 from rota.core.effects import OPEN_EFFECTS, EffectStatus
+from rota.core.incidents import NEEDS_ATTENTION, OUTCOME_UNKNOWN, with_page
 from rota.core.policy import RECONCILIATION
 from rota.core.redact import redacted
 from rota.core.states import Phase, State
@@ -67,6 +68,9 @@ def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
     pending = select(count).where(e.workflow_id == row.id, events.is_pending())
     stale = count_stale_inputs(tx, row, now)
     unknown = select(count).where(f.workflow_id == row.id, IS_OPEN, f.status != EffectStatus.IN_FLIGHT)
+    effects = int(tx.execute(unknown).scalar_one())
+    if status == "needs_attention" and issue is not None:
+        issue = with_page(issue, OUTCOME_UNKNOWN if effects else NEEDS_ATTENTION)
     return {
         "id": row.id,
         "name": row.name,
@@ -79,7 +83,7 @@ def describe(tx: Tx, row: WorkflowRow, now: datetime) -> Record:
         "recent": recent_runs(tx, row),
         "pending": int(tx.execute(pending).scalar_one()),
         "stale_inputs": stale,
-        "attention": int(tx.execute(unknown).scalar_one()) + stale + (status == "needs_attention"),
+        "attention": effects + stale + (status == "needs_attention"),
         "paused_at": row.paused_at,
         "pause_reason": row.pause_reason,
         "version": row.version,

@@ -16,9 +16,11 @@ from rota.core.alarms import (
     Update,
     body_text,
     is_quiet,
+    parse_when,
     subject_line,
 )
 from rota.core.ids import new_id
+from rota.core.incidents import PAGES_OF_ALARM_RULES
 from rota.core.model import NewJob
 from rota.core.policy import Backoff, Retry, Terms
 from rota.db.dialect import Tx, is_listed
@@ -111,11 +113,12 @@ def message_of(alarm: Any, state: EventState, events: Sequence[Any], now: dateti
         {"event_id": event.id, "subject": event.name, "text": event.text, "fired_at": event.fired_at.isoformat()}
         for event in events
     ]
+    page = None if state is EventState.RESOLVED else PAGES_OF_ALARM_RULES.get(parse_when(alarm.rule).name)
     return {
         "type": f"alarm.{state}",
         "timestamp": now.isoformat(),
         "title": subject_line(alarm.name, state, [event.name for event in events]),
-        "text": body_text([f"{event.name} {event.text}" for event in events], link),
+        "text": body_text([f"{event.name} {event.text}" for event in events], link, page),
         "data": {"alarm": alarm.name, "when": alarm.rule, "state": str(state), "events": details[:200]},
     }
 
