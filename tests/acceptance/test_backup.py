@@ -82,6 +82,7 @@ async def test_a_backup_under_load_is_restored_without_losses(
         assert (await there.audit())["problems"] == []
 
 
+@pytest.mark.long
 async def test_an_installation_continues_on_another_database(
     cluster: MakeCluster, empty_url: str, tmp_path: Path
 ) -> None:

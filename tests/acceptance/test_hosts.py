@@ -218,6 +218,7 @@ async def test_an_agent_killed_at_any_point_runs_and_reports_each_job_once(fleet
     assert audit["ok"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_an_agent_killed_during_a_command_finds_it_again_running_or_ended(fleet: Fleet) -> None:
     await fleet.up()
@@ -244,6 +245,7 @@ async def test_an_agent_killed_during_a_command_finds_it_again_running_or_ended(
         assert (fleet.witness_lines("begin", job), fleet.witness_lines("end", job)) == (1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_when_the_machine_dies_only_an_answer_lets_it_run_again(fleet: Fleet) -> None:
     await fleet.up()
@@ -376,6 +378,7 @@ async def test_cancel_timeout_and_refusal_end_a_command_with_everything_it_start
     assert "does not allow" in (await fleet.job(refused))["error"]["message"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_the_newest_key_is_the_only_one_and_takes_effect_while_the_agent_runs(fleet: Fleet) -> None:
     await fleet.up()

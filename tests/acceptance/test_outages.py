@@ -36,7 +36,7 @@ def blocking(ctx: RunContext, seconds: float):
 LEASE_LOST = "the lease could not be renewed in time"
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long), "immediate"])
 async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path: Path, mode: StopMode) -> None:
     with own_server() as server:
         async with Cluster(tmp_path, create_database(server.url), COMMAND, lease_seconds=15, concurrency=10) as cluster:
@@ -61,6 +61,7 @@ async def test_workers_come_back_by_themselves_when_postgresql_restarts(tmp_path
             assert "Traceback" not in cluster.log_text()
 
 
+@pytest.mark.long
 async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tmp_path: Path) -> None:
     """Some attempts end during the outage, some are stopped when the lease is lost, some cannot be stopped."""
     lease = 3
@@ -108,6 +109,7 @@ async def test_an_outage_longer_than_the_lease_leaves_one_success_of_each_job(tm
             assert "Traceback" not in cluster.log_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["claim", "finish", "fire"])
 async def test_a_commit_whose_answer_is_lost_happens_once(tmp_path: Path, postgres_database: str, kind: str) -> None:
     async with Cluster(tmp_path, postgres_database, lease_seconds=10) as cluster, Proxy(postgres_database) as proxy:

@@ -58,6 +58,7 @@ def half_past(now: datetime) -> int:
     return 30 - now.minute
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("processes", [1, 3])
 async def test_three_hours_of_downtime_cost_one_run_per_schedule(cluster: MakeCluster, processes: int) -> None:

@@ -35,6 +35,7 @@ for n in range(20):
 """
 
 
+@pytest.mark.long
 async def test_eight_processes_that_start_at_once_declare_each_schedule_once(cluster: MakeCluster) -> None:
     async with cluster(DECLARING, bare=True) as live_cluster:
         processes = await live_cluster.up(8)

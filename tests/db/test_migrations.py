@@ -272,7 +272,10 @@ def test_tags_of_schedules_get_rows(database_url: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("revision", ["base", *revisions()[:-1]])
+@pytest.mark.parametrize(
+    "revision",
+    ["base", *(pytest.param(revision, marks=pytest.mark.long) for revision in revisions()[:-2]), revisions()[-2]],
+)
 def test_the_printed_sql_does_what_the_migration_does(
     database_url: str, revision: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

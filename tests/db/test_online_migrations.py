@@ -87,6 +87,7 @@ def long_locks(url: str, revision: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("revision", LIVE_REVISIONS)
 def test_a_migration_holds_no_lock_for_as_long_as_a_table_is_large(url: str, revision: str) -> None:
     for earlier in LIVE_REVISIONS[: LIVE_REVISIONS.index(revision)]:

@@ -319,6 +319,7 @@ def verdicts_of(tx: Any) -> dict[str, int]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_crash_at_every_statement_leaves_one_decision_and_one_verdict_of_each_slot(
     clean_url: str, sqlite_template: Path

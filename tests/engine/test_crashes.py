@@ -130,6 +130,7 @@ def check(tx: Tx) -> set[str]:
     return {status for statuses in attempts.values() for status in statuses}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("play", "stride", "seen"),

@@ -103,6 +103,7 @@ def test_no_process_starts_on_the_source_of_a_move(source: str, empty_url: str, 
     assert sums(source) == rows
 
 
+@pytest.mark.long
 def test_a_process_can_be_forced_to_use_the_source(migrated_url: str, empty_url: str, tmp_path: Path) -> None:
     source = migrated_url
     in_transaction(source, lambda tx: accounts.ensure_default_org(tx, database_now(tx)))
@@ -125,6 +126,7 @@ def has_live_worker(tx: Tx) -> bool:
     return bool(tx.execute(select(workers.c.id).where(workers.c.state == "alive")).all())
 
 
+@pytest.mark.long
 def test_a_killed_move_continues(source: str, empty_url: str, tmp_path: Path) -> None:
     process = start_move(source, empty_url, tmp_path)
     deadline = time.monotonic() + 60
@@ -203,6 +205,7 @@ def test_a_connected_process_is_found(source: str, tmp_path: Path) -> None:
         assert time.monotonic() < until
 
 
+@pytest.mark.long
 def test_no_other_process_can_write_to_the_source_during_a_move(source: str, empty_url: str, tmp_path: Path) -> None:
     """Another process that writes waits until the move has ended."""
     program = (
