@@ -9,7 +9,7 @@
 # make coverage prints which lines of rota the tests reach
 # make clients writes the generated files of the Python and TypeScript clients and the Postman collection (needs npm)
 # make docs  builds the documentation site in .site
-# make diagrams writes the state diagrams of ARCHITECTURE.md
+# make diagrams writes the state diagrams of ARCHITECTURE.md and the pictures of docs/images/*.svg
 # make clean removes all generated files
 
 SHELL := /bin/sh
@@ -76,6 +76,7 @@ clients: $(VENV)/.installed-dev
 
 diagrams: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.diagrams
+	$(BIN)/python -m docs_site.pictures
 
 clean:
 	rm -rf $(VENV) .bench .site build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -9,6 +9,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from docs_site import reference
+from docs_site.words import WORDS_OF_PAGES
 
 ROOT = Path(__file__).parents[1]
 PROJECT_PAGES = {  # by their place in the site
@@ -19,6 +20,8 @@ PROJECT_PAGES = {  # by their place in the site
     "project/security.md": "SECURITY.md",
 }
 PLACES = {path: uri for uri, path in PROJECT_PAGES.items()}
+HISTORY = {"project/changelog.md", "design.md", "index.md"}
+LISTS_BOOST = 0.2  # of pages that have every word
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -33,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
     """Return the text of a page with links that lead to pages of the site; other files of the project are named."""
+    add_search_terms(page)
     source = PurePosixPath(PROJECT_PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
     if page.file.src_uri.startswith("reference/"):
         return markdown
@@ -48,3 +52,13 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
 
     parts = FENCE.split(markdown)
     return "".join(part if FENCE.fullmatch(part) else LINK.sub(adapted, part) for part in parts)
+
+
+def add_search_terms(page: Page) -> None:
+    """Give a page its words for the search, and its weight: guides come before generated lists and the history."""
+    uri = page.file.src_uri
+    page.meta["tags"] = list(WORDS_OF_PAGES.get(uri, ()))
+    if uri.startswith("decisions/"):
+        page.meta["search"] = {"exclude": True}
+    elif uri in HISTORY or uri.startswith("reference/"):
+        page.meta["search"] = {"boost": LISTS_BOOST}

@@ -13,8 +13,8 @@ async def heartbeat(ctx: RunContext) -> dict[str, str]:
 
 
 app.shell("disk", "df -h /")
-app.shell("slow", "sleep 5")
+app.shell("slow", "sleep 20")
 
 app.schedule("heartbeat-every-5s", "heartbeat", every="5s")
 app.schedule("disk-every-minute", "disk", cron="* * * * *")
-app.schedule("slow-every-10s", "slow", every="10s")
+app.schedule("slow-every-minute", "slow", every="1m")

@@ -60,3 +60,14 @@ def test_the_arithmetic_begins_with_measured_figures() -> None:
     for expression, _ in SUMS:
         for number in re.findall(r"\d[\d,]*\.\d+|(?<![\d,])(?:28,\d{3}|10,022|875)", expression):
             assert number in measured, (expression, number)
+
+
+def test_the_table_of_the_comparison_is_that_of_the_benchmarks() -> None:
+    page = (DOCS / "comparison.md").read_text()
+    rows = re.findall(r"^\| ([\w -]+(?: \(Redis\))?) \| ([\d,.]+) \| ([\d.]*) \| [\d.]+ \|$", page, re.MULTILINE)
+    assert len(rows) == 10
+    measured = BENCHMARKS[BENCHMARKS.index("| W1 drain, PostgreSQL, best settings, 1 process | rota |") :]
+    for name, rate, ratio in rows:
+        line = next(line for line in measured.splitlines() if re.search(rf"\| {re.escape(name)} \|", line))
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert (cells[2], cells[4]) == (rate, ratio), name

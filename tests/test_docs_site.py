@@ -1,7 +1,9 @@
 """The documentation site: the generated reference is complete, and the site builds without a broken link."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import rota
-from docs_site import reference
+from docs_site import pictures, reference
+from docs_site.words import WORDS_OF_PAGES
 from tests.clients.document import client_document
 
 ROOT = Path(__file__).parents[1]
+WORDS = {word: page for page, words in WORDS_OF_PAGES.items() for word in words}
 
 
 def test_every_field_of_a_schedule_and_of_its_retry_policy_is_described() -> None:
@@ -33,11 +37,42 @@ def test_every_command_option_error_and_public_name_is_described() -> None:
     assert [name for name in rota.__all__ if not name.startswith("_") and not getattr(rota, name).__doc__] == []
 
 
-@pytest.mark.long
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning: a broken link or anchor is one."""
+    place = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert built.returncode == 0, built.stderr
-    fields = (tmp_path / "site" / "reference" / "schedule-fields.html").read_text()
-    assert "catch_up_limit" in fields
+    return place
+
+
+@pytest.mark.long
+def test_the_site_has_the_generated_reference(site: Path) -> None:
+    assert "catch_up_limit" in (site / "reference" / "schedule-fields.html").read_text()
+
+
+@pytest.mark.long
+def test_the_search_finds_the_words_of_other_systems(site: Path) -> None:
+    """Asks the worker of the site's own search box for each word; the right page must come first."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    command = ["node", str(ROOT / "docs_site" / "search.mjs"), str(site), *WORDS]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    found = dict(json.loads(line) for line in answer.stdout.splitlines())
+    wrong = {word: found[word][:3] for word, page in WORDS.items() if found[word][:1] != [page.replace(".md", ".html")]}
+    assert wrong == {}
+
+
+def test_each_search_word_is_in_the_text_of_its_page() -> None:
+    texts = {page: " ".join((ROOT / "docs" / page).read_text().lower().split()) for page in set(WORDS.values())}
+    assert len(WORDS) > 50
+    assert [word for word, page in WORDS.items() if word.lower() not in texts[page]] == []
+
+
+def test_the_pictures_are_those_that_the_code_draws() -> None:
+    """If this fails, run `make diagrams`."""
+    for name, content in pictures.pictures().items():
+        assert (pictures.IMAGES / name).read_text() == content, name

@@ -8,7 +8,7 @@ import pytest
 
 from rota.core.states import Status
 from rota.testing import world
-from tests.kinds.tasks.durable import enqueue, last_run
+from tests.kinds.tasks.durable import enqueue, last_run, recorded
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "durable-tasks.md"
@@ -20,9 +20,30 @@ def load(code: str) -> Any:
     return namespace["app"]
 
 
+def programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+async def test_the_sensor_of_the_page_looks_until_the_file_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "upload"
+    async with world(load(programs()[1])) as rota:
+        job_id = await enqueue(rota, "after_upload", path=str(file))
+        await rota.advance(minutes=20)
+        file.touch()
+        await rota.advance(minutes=20)
+        assert (await last_run(rota, job_id))["outcome"] == str(file)
+
+
+async def test_the_saga_of_the_page_undoes_what_was_done() -> None:
+    async with world(load(programs()[2])) as rota:
+        job_id = await enqueue(rota, "journey", traveller="Ada")
+        await rota.drain()
+        assert (await last_run(rota, job_id))["status"] == Status.FAILED
+        assert await recorded(rota, job_id) == [("flight", "done"), ("hotel", "failed"), ("cancel flight", "done")]
+
+
 async def test_the_order_of_the_page_is_delivered() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    async with world(load(code)) as rota:
+    async with world(load(programs()[0])) as rota:
         job_id = await enqueue(rota, "order", number="7")
         await rota.advance(hours=2)
         await rota.engine.send_signal(rota.org_id, "delivered", key="7", payload="noon")
