@@ -135,6 +135,7 @@ async def test_the_quickstart_accounts_for_every_slot_after_a_crash(tmp_path: Pa
     try:
         async with client(data, first) as api:
             await until(lambda: any_run(api, "heartbeat"), 30, "the quickstart fires")
+            assert (await api.post("/schedules/slow-every-minute/$run", json={})).status_code == 202
             await until(lambda: running(api, "slow"), 30, "a run is under way")
     finally:
         first.kill()
@@ -142,7 +143,7 @@ async def test_the_quickstart_accounts_for_every_slot_after_a_crash(tmp_path: Pa
     try:
         async with client(data, second) as api:
             await until(lambda: any_run(api, "slow", "crashed"), 30, "the killed run is found")
-            await until(lambda: any_run(api, "slow", "success"), 30, "and tried again")
+            await until(lambda: any_run(api, "slow", "success"), 60, "and tried again")
             report = (await api.get("/slots/$audit")).json()
             assert report["ok"], report
             assert report["schedules"] == 3
