@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 import rota
+from docs_site.permissions import permissions
 from rota.app.assembly import BUILT_IN_RUNNERS
 from rota.app.cli import app
 from rota.core import errors
@@ -32,6 +33,7 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands(),
         "reference/errors.md": error_codes(),
         "reference/python.md": python_names(),
+        "reference/permissions.md": permissions(),
     }
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import rota
-from docs_site import pictures, reference
+from docs_site import permissions, pictures, reference
 from docs_site.words import WORDS_OF_PAGES
-from tests.clients.document import client_document
+from rota.frame.http.auth import ADDING_SCOPES
+from tests.clients.document import client_document, operations_of
 
 ROOT = Path(__file__).parents[1]
 WORDS = {word: page for page, words in WORDS_OF_PAGES.items() for word in words}
@@ -35,6 +36,14 @@ def test_every_command_option_error_and_public_name_is_described() -> None:
     assert re.findall(r"^\| `[^|]*\|\s*\|$", commands, re.MULTILINE) == []
     assert re.findall(r"^\| `[^|]*\|\s*\|$", reference.error_codes(), re.MULTILINE) == []
     assert [name for name in rota.__all__ if not name.startswith("_") and not getattr(rota, name).__doc__] == []
+
+
+def test_every_route_is_listed_with_its_role_and_scope() -> None:
+    page = permissions.permissions()
+    listed = set(re.findall(r"`([A-Z]+ /[^`]*)`", page))
+    wanted = {f"{method} {path.removeprefix('/api/v1')}" for method, path, _ in operations_of(client_document())}
+    assert wanted - listed == set()
+    assert {scope for scope, _ in permissions.MORE_RIGHTS} >= ADDING_SCOPES
 
 
 @pytest.fixture(scope="module")
