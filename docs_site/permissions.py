@@ -37,9 +37,9 @@ def permissions() -> str:
     ]
     return (
         "# Permissions\n\nEach route needs a role, and a key with scopes needs that of the route's resource: `runs` "
-        "for all of `/runs`, or `runs:read` for what a viewer may read. Roles: `viewer` reads, `operator` also runs and "
-        "edits, `admin` also manages users and keys ([people and keys](../people-and-keys.md)). `none`: open, or with a "
-        "credential of its own (login, signed webhooks, agents).\n\n## Scopes and routes\n\n"
+        "for all of `/runs`, or `runs:read` for what a viewer may read. Roles: `viewer` reads, `operator` also runs "
+        "and edits, `admin` also manages users and keys ([people and keys](../people-and-keys.md)). `none`: open, or "
+        "with a credential of its own (login, signed webhooks, agents).\n\n## Scopes and routes\n\n"
         + table(("scope", "role", "routes below `/api/v1`"), rows)
         + "\n\n## Scopes that add to a role\n\n"
         + table(("scope", "allows an operator's key to"), [(f"`{scope}`", text) for scope, text in MORE_RIGHTS])
