@@ -73,7 +73,7 @@ def lazy_group(commands: Sequence[LazyCommand], **settings: Any) -> CommandGroup
             self.commands = LazyCommands(commands)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            stubs = {command.name: TyperCommand(command.name, help=command.help) for command in commands}
+            stubs = [TyperCommand(command.name, help=command.help) for command in commands]
             TyperGroup(commands=stubs).format_commands(ctx, formatter)
 
     return CommandGroup(cls=LazyGroup, **settings)
