@@ -1,4 +1,7 @@
-"""Logging of the processes. Lines that cannot be written (full disk, closed pipe) are dropped; no call fails."""
+"""Logging of the processes. Lines that cannot be written (full disk, closed pipe) are dropped; no call fails.
+
+Warnings that libraries log by `logging` are lines too.
+"""
 
 import contextlib
 import logging
@@ -9,10 +12,14 @@ from typing import Any, TextIO, cast
 import structlog
 
 from rota.app.settings import Settings
+from rota.core.log_handlers import other_handlers
+from rota.core.redact import redacted_text
 from rota.engine.run_end_log import ids_of
-from rota.engine.runner import current_log
+from rota.engine.runner import LogHandler, current_log
 
 Processor = Callable[[object, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
+
+REPEAT_SECONDS = 60.0  # between two warnings of the same line of code
 
 
 class LossyStream:
@@ -40,6 +47,28 @@ class LossyStream:
         return getattr(self._stream, name)
 
 
+class LibraryWarnings(logging.Handler):
+    """Logs warnings and errors of libraries and of the program, outside of runs, unless the program has handlers of its
+    own: the first of a line of code at once, then one in REPEAT_SECONDS with the number of those left out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._next: dict[tuple[str, int], tuple[float, int]] = {}  # by line of code: when the next is logged, left out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if current_log.get() is not None or other_handlers(record.name, LibraryWarnings, LogHandler):
+            return
+        place = record.pathname, record.lineno
+        next_at, left_out = self._next.get(place, (record.created, 0))
+        if record.created < next_at:
+            self._next[place] = next_at, left_out + 1
+            return
+        self._next[place] = record.created + REPEAT_SECONDS, 0
+        repeated = {"left_out": left_out} if left_out else {}
+        text = redacted_text(self.format(record))
+        structlog.get_logger().warning("library warning", logger=record.name, message=text, **repeated)
+
+
 def add_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add the ids of the run that a line is about: those of `ids`, or of the run in whose code it was logged."""
     ids = event.pop("ids", None)
@@ -58,6 +87,8 @@ def drop_ids(_logger: object, _method: str, event: MutableMapping[str, Any]) -> 
 
 def configure_logs(settings: Settings) -> None:
     """Log to stderr; replaces `sys.stderr` so that no write to it raises. Sends errors to Sentry, if that is set."""
+    if not any(isinstance(handler, LibraryWarnings) for handler in logging.getLogger().handlers):
+        logging.getLogger().addHandler(LibraryWarnings())
     level = getattr(logging, settings.log_level.upper())
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     stderr = sys.stderr if isinstance(sys.stderr, LossyStream) else LossyStream(sys.stderr)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from rota.access.store import accounts
@@ -30,6 +31,8 @@ from rota.user_code import processes
 
 if TYPE_CHECKING:
     from rota.app.metrics_endpoint import MetricsEndpoint
+
+FLUSH_SECONDS = 5.0  # that a process that exits waits for receivers of traces, metrics and reports
 
 
 def up(
@@ -82,6 +85,7 @@ def server(settings: Settings, app: str | None) -> None:
             run_until_signal(wait_for_drain)
         finally:
             api.stop()
+    exit_process()
 
 
 def worker(settings: Settings, app: str | None) -> None:
@@ -181,9 +185,8 @@ async def wait_for_drain(shutdown: Shutdown) -> None:
 
 
 def exit_process() -> None:
-    """Flush traces, metrics and reports, and exit at once: a task's thread that never ends must not keep the process
-    alive."""
-    otel_metrics.flush()
-    tracing.flush()
-    sentry.flush()
+    """Flush traces, metrics and reports, and exit at once: neither a receiver that is away nor a task's thread that
+    never ends must keep the process alive."""
+    pool = ThreadPoolExecutor()
+    wait([pool.submit(flush) for flush in (otel_metrics.flush, tracing.flush, sentry.flush)], FLUSH_SECONDS)
     os._exit(0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 from rota.core.clock import stopwatch
 from rota.core.errors import LogicError
+from rota.core.log_handlers import other_handlers
 from rota.core.model import Attempt, AttemptResult, Job, RunInfo
 from rota.core.policy import Failure, Retry, parse_retry
 from rota.core.policy import WorkFailed as WorkFailed
@@ -379,12 +380,18 @@ class Capture:
 
 
 class LogHandler(logging.Handler):
-    """Sends `logging` records of a run to its log."""
+    """Sends `logging` records of a run to its log. Others go where they would without this handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         run_log = current_log.get()
         if run_log is not None:
             run_log.line("log", f"{record.levelname} {record.name}: {self.format(record)}")
+        elif (
+            (last := logging.lastResort) is not None
+            and record.levelno >= last.level
+            and not other_handlers(record.name, LogHandler)
+        ):
+            last.handle(record)
 
 
 def capture_output() -> None:
