@@ -10,7 +10,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,24 @@ def test_a_changed_byte_is_found_wherever_it_is(small_file: Path, empty_url: str
                 restore(small_file, empty_url, no_bar)
     if not empty_url.startswith("sqlite"):
         assert in_transaction(empty_url, rows_of_every_table) == {}
+
+
+def test_no_changed_byte_of_the_directory_causes_another_error(small_file: Path) -> None:
+    whole = small_file.read_bytes()
+    with zipfile.ZipFile(small_file) as archive:
+        first = archive.start_dir
+    for offset in (*range(first, first + 46), *range(len(whole) - 22, len(whole))):
+        for bits in (1, 255):
+            small_file.write_bytes(whole[:offset] + bytes([whole[offset] ^ bits]) + whole[offset + 1 :])
+            with suppress(DamagedFile):  # some are not used, such as the date
+                verify(small_file, no_bar)
+
+
+@pytest.mark.parametrize("manifest", [b"{}", b"[1]", b"no JSON", b'{"format": 1}'])
+def test_a_zip_archive_of_something_else_is_refused(small_file: Path, tmp_path: Path, manifest: bytes) -> None:
+    rewrite(small_file, tmp_path / "other", "manifest.json", manifest, keep_manifest=True)
+    with pytest.raises(DamagedFile, match=r"not a backup of Rota: its manifest\.json is that of something else"):
+        verify(tmp_path / "other", no_bar)
 
 
 def test_a_row_that_is_missing_or_changed_is_found(small_file: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import orjson
 
@@ -24,6 +24,8 @@ from rota.version import __version__
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNREADABLE = 0x61  # flags of a zip entry: encrypted, a patch, strongly encrypted
 LEFT_OUT = ("login_links", "login_sessions")  # a login that ended after the backup must not be valid again
 
 Bar = Callable[[int], AbstractContextManager[Progress]]  # a progress bar for a number of rows
@@ -138,18 +140,27 @@ def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a backup. Raises NotFound, or DamagedFile also for errors of the block that reads it."""
     try:
         with zipfile.ZipFile(path) as archive:
+            if not all(map(readable, archive.infolist())):
+                raise zipfile.BadZipFile("a part has an impossible place, or is encrypted or compressed in another way")
             yield archive
     except FileNotFoundError:
         raise NotFound(f"{path} does not exist") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise DamagedFile(f"{path} is cut short, damaged, or not a backup of Rota: {error}") from error
+
+
+def readable(part: zipfile.ZipInfo) -> bool:
+    """Whether a part of an archive may be one that `backup` wrote: `zipfile` has other errors for most others."""
+    return part.header_offset >= 0 and part.compress_type in METHODS and not part.flag_bits & UNREADABLE
 
 
 def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     """Return the manifest of a backup that this version can read. Raises DamagedFile or Unavailable."""
     if MANIFEST not in archive.namelist():
         raise DamagedFile(f"{path} has no {MANIFEST}: it is not a complete backup of Rota")
-    manifest: Manifest = orjson.loads(archive.read(MANIFEST))
+    manifest: Manifest = json_object(archive.read(MANIFEST))
+    if not {"format", "version", "revision"} <= manifest.keys():
+        raise DamagedFile(f"{path} is not a backup of Rota: its {MANIFEST} is that of something else")
     if manifest["format"] > FORMAT or manifest["revision"] not in revisions():
         raise Unavailable(
             f"{path} was written by a newer Rota ({manifest['version']}, schema {manifest['revision']}); upgrade this "
@@ -158,6 +169,15 @@ def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     if missing := {f"{entry['name']}.jsonl" for entry in manifest["tables"]} - set(archive.namelist()):
         raise DamagedFile(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
     return manifest
+
+
+def json_object(text: bytes) -> Any:
+    """Parse a JSON object; return an empty one if the text is something else."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def lines_of(archive: zipfile.ZipFile, entry: TableEntry) -> Iterator[bytes]:
