@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars
 import pytest
 
 from rota.client import Client
@@ -64,7 +65,11 @@ def test_the_formats_have_the_same_runs(home: Path, tmp_path: Path) -> None:
     assert {row[2] for row in rows} == {f'naïve, "{n}"\n' for n in range(JOBS)} | {None}
     assert [row[3] for row in rows if row[1] == "failed"] == ["ValueError"]
     types = duckdb.connect().execute(f"SELECT finished_at, attempt, outcome FROM read_parquet('{parquet}')").description
-    assert [str(column[1]) for column in types] == ["TIMESTAMP WITH TIME ZONE", "INTEGER", "JSON"]
+    assert [str(column[1]) for column in types] == ["TIMESTAMP WITH TIME ZONE", "INTEGER", "VARCHAR"]
+    outcomes = dict(polars.read_parquet(parquet).select("id", "outcome").iter_rows())
+    assert {key: json.loads(text or "null") for key, text in outcomes.items()} == {
+        key: run["outcome"] for key, run in runs.items()
+    }
     assert stat.S_IMODE(parquet.stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "runs.csv", "runs.jsonl"]
 

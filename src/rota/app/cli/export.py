@@ -19,7 +19,7 @@ from rota.frame.cli.times import past_option
 app = CommandGroup(rich_markup_mode=None)
 
 PAGE_ROWS = 200
-COLUMNS = {  # with their types in Parquet
+COLUMNS = {  # with their types in Parquet, where JSON is written as text: not every reader knows the type
     "id": "VARCHAR", "job_id": "VARCHAR", "kind": "VARCHAR", "target": "VARCHAR", "target_name": "VARCHAR",
     "target_version": "VARCHAR", "schedule_id": "VARCHAR", "slot": "TIMESTAMPTZ", "trigger": "VARCHAR",
     "attempt": "INTEGER", "retry_of": "VARCHAR", "status": "VARCHAR", "reason": "VARCHAR", "queued_at": "TIMESTAMPTZ",
@@ -107,9 +107,11 @@ def write_parquet(runs: Iterable[Answer], path: str) -> int:
         count = write_text(runs, cast(BinaryIO, lines), Format.JSONL)
         lines.flush()
         columns = ", ".join(f"'{name}': '{type}'" for name, type in COLUMNS.items())
+        texts = ", ".join(f"{name}::VARCHAR AS {name}" for name, type in COLUMNS.items() if type == "JSON")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(
-            f"COPY (SELECT * FROM read_json($lines, format = 'newline_delimited', columns = {{{columns}}})) "
+            f"COPY (SELECT * REPLACE ({texts}) "
+            f"FROM read_json($lines, format = 'newline_delimited', columns = {{{columns}}})) "
             "TO $path (FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)",
             {"lines": lines.name, "path": path},
         )
