@@ -81,7 +81,10 @@ async def load_frame(threads: ThreadPoolExecutor, ctx: RunContext, cls: type, na
         raise LogicError(f"parameter {name!r}: {error.message}") from error
     limit = ctx.engine.settings.artifact_limit
     load = functools.partial(from_parquet, cls, content_type, content, artifact_id, limit)
-    return await asyncio.get_running_loop().run_in_executor(threads, load)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, load)
+    except LogicError as error:
+        raise LogicError(f"parameter {name!r}: {error.message}") from error
 
 
 async def invoke(

@@ -82,8 +82,9 @@ async def test_a_reference_that_cannot_be_loaded_fails_the_run_with_a_reason(har
     assert unknown["error"]["message"] == "parameter 'orders': artifact '01ARZ3NDEKTSV4RRFFQ69G5FAV' not found"
     made = (await harness.run(make))["outcome"]
     wrong = await harness.run(use, orders=made)
-    assert (
-        "has the content type application/octet-stream, not application/vnd.apache.parquet" in wrong["error"]["message"]
+    assert wrong["error"]["message"] == (
+        f"parameter 'orders': artifact {made['artifact_id']!r} has the content type application/octet-stream, "
+        "not application/vnd.apache.parquet"
     )
     with pytest.raises(Invalid, match=r"input\.orders"):
         await harness.run(use, orders=5)
