@@ -161,7 +161,7 @@ async def bench(servers: Servers, options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "size": asdict(size),
         "stores": await servers.settings(),
-        "systems": [described(system) for system in systems if f"{system.name} on {system.store}" in measured - set(skipped)],
+        "systems": [described(each) for each in systems if f"{each.name} on {each.store}" in measured - set(skipped)],
         "skipped": skipped,
         "seconds": durations,
         "lines": summary(figures),
@@ -283,6 +283,7 @@ def described(system: System) -> dict[str, Any]:
         "store": system.store,
         "versions": {OURS: __version__} if system.name == OURS else system.versions(),
         "best": system.best,
+        "durable": system.durable,
         "keeps": system.keeps,
     }
 
@@ -295,6 +296,8 @@ def shown(report: dict[str, Any]) -> str:
     for system in report["systems"]:
         versions = ", ".join(f"{name} {version}" for name, version in system["versions"].items())
         settings = ", ".join(f"{name}={value}" for name, value in system["best"].items()) or "defaults"
+        if system["durable"]:
+            settings += "; W10: " + ", ".join(f"{name}={value}" for name, value in system["durable"].items())
         lines.append(
             f"- {system['name']} on {system['store']} ({versions}) keeps {system['keeps']}. Settings: {settings}."
         )

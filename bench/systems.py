@@ -26,6 +26,7 @@ class System:
     modules: tuple[str, ...] = ()  # from npm
     best: Mapping[str, Any] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
+    durable: Mapping[str, Any] = field(default_factory=dict)  # instead of `best`, where each step waits for a commit
     jobs: int = 20_000  # of W1; fewer where they would take minutes
     single_process: bool = False  # only one process, and only that process notices new jobs at once
     schedules: int = 0  # how many can be created at run time
@@ -79,6 +80,7 @@ SYSTEMS = [
         "SELECT count(*) FROM jobs",
         LEDGER,
         best={"concurrency": 50},
+        durable={"concurrency": 200},
         schedules=100_000,
     ),
     System(
@@ -164,6 +166,7 @@ SYSTEMS = [
         "SELECT count(*) FROM jobs",
         LEDGER,
         best={"concurrency": 50},
+        durable={"concurrency": 200},
         schedules=100_000,
     ),
     System(

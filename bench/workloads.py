@@ -44,7 +44,7 @@ async def durable(servers: Servers, system: System, size: Size) -> AsyncIterator
     """W10: durable tasks per second, enqueued before, with one and with five recorded steps."""
     jobs = size.jobs // 10
     for steps, way in ((1, "one step"), (2, "five steps")):
-        async with system_under_test(servers, system, system.best) as here:
+        async with system_under_test(servers, system, system.durable or system.best) as here:
             await here.call("enqueue", count=jobs, steps=steps)
             here.spawn("worker")
             rate = await here.done(jobs, None, size.time_limit)

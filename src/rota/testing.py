@@ -166,7 +166,8 @@ async def world(
             workflows,
             RepairRunner(workflows.scripts, repairer),
         )
-        engine = Engine(db, clock, Wake(), {runner.kind: runner for runner in runners}, EngineSettings(**settings | {"isolates_suspects": False}))
+        engine_settings = EngineSettings(**settings | {"isolates_suspects": False})
+        engine = Engine(db, clock, Wake(), {runner.kind: runner for runner in runners}, engine_settings)
         try:
             await db.tx(accounts.ensure_default_org, clock.now())
             rows = task_rows(program.registry, program.injector, "test")

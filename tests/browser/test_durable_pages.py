@@ -110,6 +110,7 @@ def test_the_timeline_is_live_and_keeps_what_the_reader_uses(page: Page, live_se
     expect(rows.filter(has_text="note tested")).to_be_visible()
     signal(live_server, "published", version)
     expect(page.locator("#status .badge")).to_have_text("success")
+    expect(page.locator("#facts")).not_to_contain_text("not yet")
     expect(rows.filter(has_text="note published")).to_be_visible()
     assert page.evaluate("scrollY") > 0
     assert page.evaluate("window.kept"), "the page was loaded again"

@@ -23,6 +23,7 @@ from rota.engine.job_states import IS_RUNNING, is_in
 from rota.engine.records import StepRow
 
 c = steps.c
+PARALLEL_BATCHES = 2  # of recorded steps: one is committed while the next one is collected and sent
 IS_WAITING = c.status == literal_column(
     f"'{StepStatus.WAITING.value}'"
 )  # a literal: a partial index serves no parameter
@@ -48,7 +49,7 @@ def recorder(db: Database) -> Recorder:
         kept = await db.statement(recording(batch))
         return [(row.job_id, row.name) in kept for _, row in batch]
 
-    return GroupCommit(store, lambda item: (item[1].job_id, item[1].name))
+    return GroupCommit(store, lambda item: (item[1].job_id, item[1].name), min(db.writers, PARALLEL_BATCHES))
 
 
 def of_job(tx: Tx, job_id: str) -> list[StepRow]:

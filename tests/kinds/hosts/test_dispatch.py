@@ -385,6 +385,36 @@ async def test_items_that_come_while_a_batch_is_stored_are_the_next_batch() -> N
     assert store.batches == [[1], [2, 3, 4]]
 
 
+async def test_callers_that_go_on_at_once_share_their_next_batch_with_those_that_waited() -> None:
+    store = Store()
+    group = GroupCommit(store, lambda number: number)
+
+    async def add_three(number: int) -> None:
+        for each in range(3):
+            await group.add(100 * each + number)
+
+    calls = [asyncio.ensure_future(add_three(1))]
+    await asyncio.sleep(0)
+    calls += [asyncio.ensure_future(add_three(number)) for number in (2, 3)]
+    await asyncio.sleep(0)
+    store.go.set()
+    await asyncio.gather(*calls)
+    assert [sorted(batch) for batch in store.batches] == [[1], [2, 3, 101], [102, 103, 201], [202, 203]]
+
+
+async def test_two_batches_are_stored_at_once_but_not_two_items_about_the_same_thing() -> None:
+    store = Store()
+    group = GroupCommit(store, lambda number: number % 100, parallel=2)
+    calls = []
+    for number in (1, 2, 101, 3):
+        calls.append(asyncio.ensure_future(group.add(number)))
+        await asyncio.sleep(0.01)
+    assert store.batches == [[1], [2]]
+    store.go.set()
+    assert await asyncio.gather(*calls) == [10, 20, 1010, 30]
+    assert sorted(map(sorted, store.batches[2:])) in ([[3], [101]], [[3, 101]])
+
+
 async def test_each_item_gets_its_own_result_and_a_bad_one_fails_alone() -> None:
     store = Store()
     one, bad, two, refused, three = await add_all(store, [1, 13, 2, -3, 4])
