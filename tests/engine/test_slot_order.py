@@ -46,6 +46,18 @@ async def test_a_job_waits_for_the_job_of_its_slot(harness: Harness) -> None:
     assert await started(harness) == ["load", "report"]
 
 
+async def test_a_job_behind_one_that_is_skipped_is_skipped_too(harness: Harness) -> None:
+    await harness.schedule("load")
+    await harness.schedule("check", after=["load"])
+    await harness.schedule("report", after=["check"])
+    await harness.schedule("mail", after=["report"])
+    await harness.engine.pause_schedule(harness.org_id, "load")
+    await harness.run_until(at("9:11"))
+    for name in ("check", "report", "mail"):
+        assert await harness.verdicts(name) == ["9:10 skipped: dependency"]
+    assert await started(harness) == []
+
+
 @pytest.mark.parametrize(
     ("when", "error", "expected"),
     [

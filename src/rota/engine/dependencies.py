@@ -9,7 +9,7 @@ is delivered twice changes nothing.
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import ColumnElement, and_, select, update
 
 from rota.core.errors import Invalid
 from rota.core.order import When
@@ -115,6 +115,11 @@ def decide_due(tx: Tx, now: datetime, limit: int) -> list[str]:
         if not runs_now:
             never.append(job_id)
     return never
+
+
+def undecided(job_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Match jobs that wait for others and about which is not decided, although they may be due."""
+    return select(d.job_id).where(d.job_id == job_id, d.status.is_(None)).exists()
 
 
 def record_statuses(tx: Tx, job_id: str, statuses: dict[str, str]) -> None:

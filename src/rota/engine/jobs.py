@@ -99,11 +99,10 @@ def add(
 def release_due(tx: Tx, now: datetime, limit: int = DUE_BATCH_ROWS) -> int:
     """Make jobs ready whose `run_at` has passed; returns their number. Those that waited for other jobs are decided
     about first."""
-    never = dependencies.decide_due(tx, now, limit)
-    if never:
+    while never := dependencies.decide_due(tx, now, limit):  # those that waited for these are due then
         for schedule_id, slot in withdraw(tx, c.id.in_(never), Status.SKIPPED, dependencies.DEPENDENCY, now):
             slots.decide_slot(tx, schedule_id, slot, Verdict.SKIPPED, dependencies.DEPENDENCY, None)
-    waiting = and_(is_in(c.state, states_before(Move.DUE)), c.run_at <= now)
+    waiting = and_(is_in(c.state, states_before(Move.DUE)), c.run_at <= now, ~dependencies.undecided(c.id))
     # a job in state retry or waiting is the head of its key; one in state later may find another head
     keyed = and_(waiting, is_in(c.state, [State.LATER]), c.serial_key.is_not(None))
     keys = set(tx.execute(select(c.serial_key).where(keyed).limit(limit)).scalars())
