@@ -551,6 +551,8 @@ class DiffBody(TypedDict):
     max_runs: NotRequired[int | None]
     misfire: NotRequired["Misfire | None"]
     catch_up_limit: NotRequired[int | None]
+    catch_up_spread_hours: NotRequired[float | None]
+    catch_up_approval_slots: NotRequired[int | None]
     overlap: NotRequired["Overlap | None"]
     start_deadline_seconds: NotRequired[int | None]
     timeout_seconds: NotRequired[int | None]
@@ -1423,6 +1425,8 @@ class Resumed(TypedDict):
     max_runs: int | None
     misfire: "Misfire"
     catch_up_limit: int
+    catch_up_spread_hours: float | None
+    catch_up_approval_slots: int | None
     overlap: "Overlap"
     start_deadline_seconds: int | None
     timeout_seconds: int | None
@@ -1591,6 +1595,8 @@ class Schedule(TypedDict):
     max_runs: int | None
     misfire: "Misfire"
     catch_up_limit: int
+    catch_up_spread_hours: float | None
+    catch_up_approval_slots: int | None
     overlap: "Overlap"
     start_deadline_seconds: int | None
     timeout_seconds: int | None
@@ -1656,6 +1662,8 @@ class ScheduleBody(TypedDict):
     max_runs: NotRequired[int | None]
     misfire: NotRequired["Misfire | None"]
     catch_up_limit: NotRequired[int | None]
+    catch_up_spread_hours: NotRequired[float | None]
+    catch_up_approval_slots: NotRequired[int | None]
     overlap: NotRequired["Overlap | None"]
     start_deadline_seconds: NotRequired[int | None]
     timeout_seconds: NotRequired[int | None]
@@ -1697,6 +1705,8 @@ class ScheduleChanges(TypedDict):
     max_runs: NotRequired[int | None]
     misfire: NotRequired["Misfire | None"]
     catch_up_limit: NotRequired[int | None]
+    catch_up_spread_hours: NotRequired[float | None]
+    catch_up_approval_slots: NotRequired[int | None]
     overlap: NotRequired["Overlap | None"]
     start_deadline_seconds: NotRequired[int | None]
     timeout_seconds: NotRequired[int | None]
@@ -2161,6 +2171,8 @@ class TaskSchedule(TypedDict):
     max_runs: int | None
     misfire: "Misfire"
     catch_up_limit: int
+    catch_up_spread_hours: float | None
+    catch_up_approval_slots: int | None
     overlap: "Overlap"
     start_deadline_seconds: int | None
     timeout_seconds: int | None
@@ -2227,6 +2239,8 @@ class TaskScheduleBody(TypedDict):
     max_runs: NotRequired[int | None]
     misfire: NotRequired["Misfire | None"]
     catch_up_limit: NotRequired[int | None]
+    catch_up_spread_hours: NotRequired[float | None]
+    catch_up_approval_slots: NotRequired[int | None]
     overlap: NotRequired["Overlap | None"]
     start_deadline_seconds: NotRequired[int | None]
     timeout_seconds: NotRequired[int | None]
@@ -2266,6 +2280,8 @@ class TaskScheduleChanges(TypedDict):
     max_runs: NotRequired[int | None]
     misfire: NotRequired["Misfire | None"]
     catch_up_limit: NotRequired[int | None]
+    catch_up_spread_hours: NotRequired[float | None]
+    catch_up_approval_slots: NotRequired[int | None]
     overlap: NotRequired["Overlap | None"]
     start_deadline_seconds: NotRequired[int | None]
     timeout_seconds: NotRequired[int | None]
@@ -2697,6 +2713,7 @@ post_files_plan: Route[PlanBody, Plan] = Route("POST", "/files/$plan")
 post_files_apply: Route[ApplyBody, Plan] = Route("POST", "/files/$apply")
 post_runs_retry: Route[RetryRunsBody, RunSelectionResult] = Route("POST", "/runs/$retry")
 post_runs_cancel: Route[RunSelection, RunSelectionResult] = Route("POST", "/runs/$cancel")
+post_runs_delete: Route[RunSelection, RunSelectionResult] = Route("POST", "/runs/$delete")
 get_runs: Route[None, PageOf[Run]] = Route("GET", "/runs")
 get_runs_by_run_id: Route[None, Run] = Route("GET", "/runs/{run_id}")
 get_runs_by_run_id_why: Route[None, Why] = Route("GET", "/runs/{run_id}/$why")

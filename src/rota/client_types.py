@@ -47,6 +47,8 @@ class Schedule(TypedDict):
     max_runs: int | None
     misfire: Literal["skip", "once", "all"]
     catch_up_limit: int
+    catch_up_spread_hours: float | None
+    catch_up_approval_slots: int | None
     overlap: Literal["queue_one", "queue_all", "skip", "allow", "replace"]
     start_deadline_seconds: int | None
     timeout_seconds: int | None

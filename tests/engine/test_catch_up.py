@@ -127,6 +127,75 @@ async def test_slots_below_the_limit_and_the_latest_alone_fire_as_before(harness
     assert await harness.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran", "9:40 ran"]
 
 
+async def test_a_schedule_spreads_its_catch_up(harness: Harness) -> None:
+    """Live slots fire in between, and a slot that is alone is not delayed."""
+    assert await outage(harness, "9:45", catch_up_spread_hours=1) is None
+    await harness.run_until(at("9:46"))
+    assert await harness.verdicts() == ["9:10 ran", "9:20 ran", "9:30 (later)", "9:40 (later)"]
+    await harness.run_until(at("10:04"))
+    assert (await harness.verdicts())[2:] == ["9:30 (later)", "9:40 (later)", "9:50 ran", "10:00 ran"]
+    await harness.run_until(at("10:06"))
+    assert (await harness.verdicts())[2:4] == ["9:30 ran", "9:40 (later)"]
+    await harness.run_until(at("10:26"))
+    assert (await harness.verdicts())[3] == "9:40 ran"
+    await harness.start_at(at("10:35"))
+    assert (await harness.verdicts())[-2:] == ["10:20 ran", "10:30 ran"]
+
+
+async def test_a_spread_ends_with_the_last_run_of_the_schedule(harness: Harness) -> None:
+    assert await outage(harness, "9:45", catch_up_spread_hours=1, max_runs=3) is None
+    await harness.run_until(at("11:00"))
+    assert await harness.verdicts() == ["9:10 ran", "9:20 ran", "9:30 ran", "9:40 missed: limit"]
+    assert (await harness.record()).condition == "finished"
+
+
+async def test_a_schedule_lowers_the_limit_of_the_installation_and_cannot_raise_it(harness: Harness) -> None:
+    held = await outage(harness, "9:45", catch_up_approval_slots=2)
+    assert held is not None
+    assert held.waits_for == ["3 slots, more than 2"]
+    await decide(harness, held, CatchUpChoice())
+    await harness.edit("job", catch_up_approval_slots=100)
+    await harness.run_until(at("9:52"))
+    await harness.start_at(at("11:05"))
+    held = await open_catch_up(harness)
+    assert held is not None
+    assert held.waits_for == ["7 slots, more than 3"]
+
+
+async def test_an_approved_catch_up_is_spread_as_the_schedule_says(harness: Harness) -> None:
+    held = await outage(harness, catch_up_spread_hours=6)
+    decided = await decide(harness, held, CatchUpChoice())
+    assert decided.spread_seconds == 6 * 3600
+    assert await decide(harness, held, CatchUpChoice()) == decided
+    await harness.work()
+    assert (await harness.verdicts())[1:3] == ["9:20 ran", "9:30 (later)"]
+
+
+async def test_schedules_after_one_that_waits_run_when_it_is_approved(clean_url: str) -> None:
+    harness = await open_harness(clean_url)
+    try:
+        policy = {"misfire": "all", "overlap": "queue_all"}
+        await harness.schedule("load", catch_up_approval_slots=1, **policy)
+        await harness.schedule("check", after=["load"], **policy)
+        await harness.schedule("report", after=["check"], **policy)
+        await harness.run_until(at("9:12"))
+        await harness.start_at(at("9:35"))
+        await harness.run_until(at("9:36"))
+        for name in ("check", "report"):
+            assert (await harness.verdicts(name))[1:] == ["9:20 skipped: dependency", "9:30 skipped: dependency"]
+        harness.fake_runner.began.clear()
+        held = await harness.db.read(open_of, (await harness.record("load")).id)
+        await decide(harness, held, CatchUpChoice(limit=1))
+        await harness.run_until(at("9:38"))
+        assert [job.target for job in harness.fake_runner.began] == ["load", "check", "report"]
+        assert (await harness.verdicts("load"))[1:] == ["9:20 ran", "9:30 missed: not_approved"]
+        for name in ("check", "report"):
+            assert (await harness.verdicts(name))[1:] == ["9:20 ran", "9:30 skipped: dependency"]
+        await harness.check()
+    finally:
+        await harness.close()
+
+
 @pytest.mark.parametrize("misfire", ["skip", "once"])
 async def test_other_policies_need_no_approval(harness: Harness, misfire: str) -> None:
     assert await outage(harness, misfire=misfire) is None

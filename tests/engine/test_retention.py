@@ -4,7 +4,6 @@ import pytest
 from sqlalchemy import select
 
 from rota.core.errors import Conflict, NotFound
-
 from rota.db.crash_points import at_each_statement
 from rota.db.tables import runs, schedules, slots
 from rota.engine.maintenance import Maintenance

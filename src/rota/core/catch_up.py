@@ -5,7 +5,7 @@ The scheduler, resume, backfill and decisions about waiting catch-ups share `pla
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rota.core.policy import Misfire
@@ -60,6 +60,10 @@ class CatchUpChoice:
             case Misfire.ALL:
                 return slots[: self.limit]
 
+    def with_default_spread(self, spread: timedelta) -> "CatchUpChoice":
+        """Return the choice with the spread of a schedule, if it takes all slots and names none itself."""
+        return replace(self, spread=spread) if self.gap is Misfire.ALL and not self.spread else self
+
     def run_times(self, count: int, now: datetime) -> list[datetime]:
         """Return when that many jobs are due: the first now, the others at even distances."""
         return [now + self.spread * position / count for position in range(count)]
@@ -76,6 +80,11 @@ class CatchUp:
     usd: float | None
     ends_at: datetime | None  # if they run one after the other
     waits_for: Sequence[str] = ()
+
+
+def lowered(limits: CatchUpLimits, slots: int | None) -> CatchUpLimits:
+    """Return limits with the number of slots that a schedule sets itself, unless the installation's is lower."""
+    return limits if slots is None else replace(limits, slots=min(slots, limits.slots or slots))
 
 
 NO_LIMITS = CatchUpLimits()

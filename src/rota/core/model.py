@@ -51,6 +51,8 @@ class Schedule:
     max_runs: int | None
     misfire: Misfire
     catch_up_limit: int
+    catch_up_spread_hours: float | None  # over which `misfire` = `all` spreads several late slots
+    catch_up_approval_slots: int | None  # a catch-up of more waits for an approval
     overlap: Overlap
     start_deadline: timedelta | None
     timeout: timedelta | None
@@ -76,6 +78,11 @@ class Schedule:
     def with_route(self, route: str) -> "Schedule":
         """Return a copy with the route that its kind chose."""
         return replace(self, route=route)
+
+    @property
+    def catch_up_spread(self) -> timedelta:
+        """The time over which its late slots are spread; zero if it runs after others, whose order counts."""
+        return timedelta(hours=self.catch_up_spread_hours or 0) if self.timing.after is None else timedelta(0)
 
     @property
     def calendar_id(self) -> str | None:

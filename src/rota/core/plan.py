@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from rota.core.catch_up import ALL_SLOTS, AWAITING_APPROVAL, CatchUpLimits, UsualRun, plan_catch_up
+from rota.core.catch_up import AWAITING_APPROVAL, CatchUpChoice, CatchUpLimits, UsualRun, lowered, plan_catch_up
 from rota.core.freeze import FREEZE_REASON, FreezeMode
 from rota.core.model import DueSchedule, Fire, Gap, Plan, PlannedSchedule, Schedule
 from rota.core.policy import Misfire, Overlap
@@ -97,17 +97,25 @@ def plan_at(due: DueSchedule, now: datetime, grace: timedelta) -> Plan:
     return plan(due, max(now, due.run_at or now), grace)
 
 
-def held_plan(
-    due: DueSchedule, now: datetime, grace: timedelta, usual: UsualRun | None, limits: CatchUpLimits
+def plan_of_late(
+    due: DueSchedule,
+    now: datetime,
+    grace: timedelta,
+    usual: UsualRun | None,
+    limits: CatchUpLimits,
+    spread: timedelta = timedelta(0),
 ) -> Plan | None:
-    """Return the plan in which the late slots wait for an approval; None if their catch-up exceeds no limit."""
+    """Return the plan in which the late slots are a catch-up: spread over a time, or waiting for an approval. None if
+    they exceed no limit and are not spread."""
     timing = due.schedule.timing
     held = plan(due, max(now, due.run_at or now), grace, hold_late=True)
     waiting = [gap for gap in held.gaps if gap.reason == AWAITING_APPROVAL]
     slots = [slot for gap in waiting for slot in slots_between(timing, gap.first - TICK, gap.last)]
     left = None if due.schedule.max_runs is None else max(0, due.schedule.max_runs - due.fired)
-    catch_up = plan_catch_up(slots[:left], ALL_SLOTS, usual, limits, now)
-    return replace(held, catch_up=catch_up) if catch_up.waits_for else None
+    limits = lowered(limits, due.schedule.catch_up_approval_slots)
+    catch_up = plan_catch_up(slots[:left], CatchUpChoice(spread=spread), usual, limits, now)
+    is_spread = bool(spread) and len(catch_up.slots) > 1
+    return replace(held, catch_up=catch_up) if catch_up.waits_for or is_spread else None
 
 
 def plan_again(planned: PlannedSchedule, now: datetime, grace: timedelta) -> PlannedSchedule:

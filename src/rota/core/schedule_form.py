@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from rota.core import parse
+from rota.core.catch_up import SPREAD_HOURS_MAX
 from rota.core.errors import Invalid
 from rota.core.ids import new_id
 from rota.core.kinds import DEFAULT_KIND
@@ -76,6 +77,12 @@ class ScheduleFields(TimingFields):
     )
     catch_up_limit: Annotated[int, Field(ge=1, le=FIRE_BATCH_SLOTS)] | None = Field(
         None, description="maximum number of slots that `misfire` = `all` fires"
+    )
+    catch_up_spread_hours: Annotated[float, Field(gt=0, le=SPREAD_HOURS_MAX, allow_inf_nan=False)] | None = Field(
+        None, description="hours over which `misfire` = `all` and a resume spread several slots; default: at once"
+    )
+    catch_up_approval_slots: Annotated[int, Field(ge=1, le=FIRE_BATCH_SLOTS)] | None = Field(
+        None, description="a catch-up of more slots waits for an approval; default: as the installation says"
     )
     overlap: OverlapPolicy | None = Field(
         None, description="a slot that is due while the schedule still has a job; default by kind"
@@ -173,6 +180,8 @@ def parse_schedule(
         max_runs=form.max_runs,
         misfire=form.misfire or rules.misfire,
         catch_up_limit=form.catch_up_limit or CATCH_UP_LIMIT_SLOTS,
+        catch_up_spread_hours=form.catch_up_spread_hours,
+        catch_up_approval_slots=form.catch_up_approval_slots,
         overlap=form.overlap or rules.overlap,
         start_deadline=seconds(form.start_deadline_seconds),
         timeout=seconds(form.timeout_seconds),
@@ -332,6 +341,8 @@ def flat(schedule: Schedule) -> dict[str, object]:
         "max_runs": schedule.max_runs,
         "misfire": schedule.misfire.value,
         "catch_up_limit": schedule.catch_up_limit,
+        "catch_up_spread_hours": schedule.catch_up_spread_hours,
+        "catch_up_approval_slots": schedule.catch_up_approval_slots,
         "overlap": schedule.overlap.value,
         "start_deadline_seconds": None
         if schedule.start_deadline is None

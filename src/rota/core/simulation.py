@@ -242,8 +242,8 @@ class Simulation:
         return job
 
     def start_plain(self, new: Sequence[SimulatedSlot], others: int, now: datetime) -> bool:
-        """Start new jobs of plain schedules if there are places for them and all that wait, with the `others` that are
-        due now; else they queue up. Returns whether nothing waits."""
+        """Start new jobs of plain schedules if there are places for them and all that wait, with `others` that are due
+        now; else they queue up. Returns whether nothing waits."""
         waiting = sum(map(len, self.ready.values())) + others
         places = self.scenario.places
         free = places is None or self.running_total + len(new) + waiting <= places
@@ -422,8 +422,6 @@ class Simulation:
     def free_place(self, job: SimulatedSlot) -> None:
         self.running[self.queue_of(job)] -= 1
         self.running_total -= 1
-
-    # look-ups
 
     def queue_of(self, job: SimulatedSlot) -> str:
         return self.dues[job.position].schedule.queue

@@ -5,27 +5,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
-from rota.core.catch_up import CATCH_UP_TRIGGER, CatchUp, CatchUpChoice, CatchUpLimits, plan_catch_up
+from rota.core.catch_up import CatchUp, CatchUpChoice, CatchUpLimits, lowered, plan_catch_up
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.model import DueSchedule, Fire, Schedule
-from rota.core.policy import Terms
 from rota.core.states import Verdict
 from rota.core.timing.dst import TICK
 from rota.db.dialect import Tx, lock_keys
 from rota.db.tables import clocks
 from rota.db.tables import jobs as job_table
 from rota.db.tables import runs as run_table
-from rota.engine import catch_ups, jobs, runs, slots, usual_runs
-from rota.engine.firing import new_job
+from rota.engine import catch_ups, jobs, past_slots, runs, slots, usual_runs
 from rota.engine.records import RunRow, TriggerSpan
-from rota.engine.schedules import finish_schedules, lock
+from rota.engine.schedules import lock
+from rota.engine.slot_jobs import new_job
 
 k = clocks.c
 BACKFILL = "backfill"  # trigger of its jobs
-BACKFILL_PRIORITY = -1000  # below every priority that a schedule can have
 COUNTED_FOR = timedelta(hours=24)  # earlier backfills that count towards the limits of one
 
 
@@ -95,8 +93,9 @@ def price(tx: Tx, schedule: Schedule, wanted: Sequence[datetime], request: Backf
     """Return the plan of a backfill. Backfills of the schedule in the last day count towards its limits, and slots that
     a decision left out wait in any case."""
     usual = usual_runs.usual_run(tx, schedule.org_id, schedule.id)
-    earlier = backfilled_since(tx, schedule.id, now - COUNTED_FOR) if request.limits.any else 0
-    plan = plan_catch_up(wanted, request.choice, usual, request.limits, now, earlier=earlier)
+    limits = lowered(request.limits, schedule.catch_up_approval_slots)
+    earlier = backfilled_since(tx, schedule.id, now - COUNTED_FOR) if limits.any else 0
+    plan = plan_catch_up(wanted, request.choice, usual, limits, now, earlier=earlier)
     if earlier and plan.waits_for:
         plan = replace(plan, waits_for=(*plan.waits_for, f"{earlier} of them backfilled in the last 24 hours"))
     refused = catch_ups.refused_ranges(tx, schedule.id, wanted[0], wanted[-1]) if wanted else []
@@ -137,46 +136,8 @@ def fire_past(
             )
         source, by = catch_ups.CatchUpSource.BACKFILL, request.by
         return Backfilled(plan, (), catch_ups.hold(tx, schedule, plan, source, now, by=by, reprocess=request.reprocess))
-    fire_slots(tx, schedule, plan, now, BACKFILL)
+    past_slots.fire_slots(tx, schedule, plan, now, BACKFILL)
     return Backfilled(plan, plan.slots)
-
-
-def fire_slots(tx: Tx, schedule: Schedule, plan: CatchUp, now: datetime, trigger: str) -> None:
-    """Fire past slots in order, each at its time of the plan. The caller has locked the clock."""
-    if not plan.slots:
-        return
-    slots.cut_from_gaps(tx, schedule, plan.slots)
-    serial_key = schedule.strict_serial_key  # in order, even where the schedule's own slots may overlap
-    lock_keys(tx, [serial_key])
-    new = []
-    for slot, run_at in zip(plan.slots, plan.run_at, strict=True):
-        job = new_job(schedule, Fire(slot, run_at, solo=False), new_id())
-        attempts, last_run_id = slots.reopen(tx, schedule.id, slot, job.id)
-        new.append(
-            replace(
-                job,
-                serial_key=serial_key,
-                trigger=trigger,
-                priority=BACKFILL_PRIORITY,
-                attempt=attempts,
-                last_run_id=last_run_id,
-                terms=without_deadlines(job.terms),
-            )
-        )
-    jobs.add(tx, new, now)
-
-
-def fire_caught_up(tx: Tx, schedule: Schedule, plan: CatchUp, now: datetime) -> None:
-    """Fire past slots that count towards `max_runs`, in order, each at its time of the plan. The caller has locked the
-    clock."""
-    fire_slots(tx, schedule, plan, now, CATCH_UP_TRIGGER)
-    of_schedule = k.schedule_id == schedule.id
-    tx.execute(update(clocks).where(of_schedule).values(fired=k.fired + len(plan.slots)))
-    if schedule.max_runs is not None:
-        clock = tx.execute(select(k.fired, k.next_slot).where(of_schedule)).one()
-        if clock.fired >= schedule.max_runs and clock.next_slot is not None:
-            until = slots.edge_of(tx, schedule.id, min(now, clock.next_slot - TICK))
-            finish_schedules(tx, [(schedule.id, until)], now)
 
 
 def retry_slot(
@@ -197,7 +158,7 @@ def retry_slot(
         job,
         trigger="retry",
         payload=job.payload if payload is None else payload,
-        terms=without_deadlines(job.terms),
+        terms=past_slots.without_deadlines(job.terms),
         attempt=attempts,
         last_run_id=last_run_id or run.id,
         trace=runs.trace_of(run),
@@ -217,12 +178,7 @@ def retry_run(tx: Tx, schedule: Schedule, run: RunRow, attempts: int, now: datet
         trigger="retry",
         attempt=attempts,
         last_run_id=run.id,
-        terms=without_deadlines(job.terms),
+        terms=past_slots.without_deadlines(job.terms),
         trace=runs.trace_of(run),
     )
     return jobs.enqueue(tx, [job], now, "preserve")[0]
-
-
-def without_deadlines(terms: Terms) -> Terms:
-    """Return the terms of a job that is requested after its slot: deadline and window have passed."""
-    return replace(terms, deadline_at=None, window_until=None)

@@ -10,7 +10,7 @@ from rota.core.plan import FIRE_BATCH_SLOTS
 from rota.core.policy import Misfire, choice
 from rota.core.timing import triggers
 from rota.db.dialect import Tx
-from rota.engine import backfill, catch_ups, schedules, usual_runs
+from rota.engine import backfill, catch_ups, past_slots, schedules, slot_followers, usual_runs
 from rota.engine.backfill import Backfilled, BackfillRequest, PastSlots
 from rota.engine.catch_ups import CatchUpRow, CatchUpSource, CatchUpStatus
 from rota.engine.compute import compute
@@ -89,12 +89,16 @@ def decide(
         "spread_seconds": None if chosen is None else round(chosen.spread.total_seconds()),
     }  # fmt: skip
     if row.status is not CatchUpStatus.OPEN:
-        if all(getattr(row, name) == values[name] for name in ("status", "gap", "slot_limit", "spread_seconds")):
+        compared = ("status", "gap", "slot_limit", *(("spread_seconds",) if values["spread_seconds"] else ()))
+        if all(getattr(row, name) == values[name] for name in compared):
             return row
         raise Conflict(
             f"catch-up {row.id} was {row.status.value}" + (f" by {row.decided_by}" if row.decided_by else "")
         )
     schedule, fired = due.schedule, 0
+    if chosen is not None:
+        chosen = chosen.with_default_spread(schedule.catch_up_spread)
+        values["spread_seconds"] = round(chosen.spread.total_seconds())
     wanted = () if chosen is None else chosen.select(row.slots)
     if chosen is not None and wanted:
         past = replace(backfill.read_past_slots(tx, due, wanted[0], wanted[-1], now), waiting=())
@@ -105,10 +109,11 @@ def decide(
         how = replace(chosen, gap=Misfire.ALL, limit=left)
         plan = plan_catch_up(past.of(wanted, reprocess=row.reprocess), how, usual, NO_LIMITS, now)
         if row.source is CatchUpSource.BACKFILL:
-            backfill.fire_slots(tx, schedule, plan, now, CATCH_UP_TRIGGER)
+            past_slots.fire_slots(tx, schedule, plan, now, CATCH_UP_TRIGGER)
         else:
-            backfill.fire_caught_up(tx, schedule, plan, now)
+            past_slots.fire_caught_up(tx, schedule, plan, now)
         fired = len(plan.slots)
+        slot_followers.fire_again(tx, schedule, plan.slots, now)
     catch_ups.close(tx, row, {**values, "fired": fired})
     return catch_ups.get(tx, org_id, catch_up_id)
 

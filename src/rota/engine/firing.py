@@ -10,25 +10,24 @@ from sqlalchemy import and_, bindparam, func, or_, select, update
 from rota.core.errors import Conflict
 from rota.core.ids import new_id
 from rota.core.kinds import traits_of
-from rota.core.model import DueSchedule, Fire, FireResult, LeaseOffer, NewJob, Plan, Schedule
-from rota.core.overlap import coalesced_jobs, skips_for_overlap, stopped_jobs, terms_of, without_fires
+from rota.core.model import DueSchedule, Fire, FireResult, LeaseOffer, Plan, Schedule
+from rota.core.overlap import coalesced_jobs, skips_for_overlap, stopped_jobs, without_fires
 from rota.core.plan import passed_gap
 from rota.core.policy import Overlap
 from rota.core.states import Condition, State, Status, Verdict
-from rota.core.steps import NO_DUE_TIME
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK
-from rota.core.timing.triggers import Cron, Every, Once, Recurring
 from rota.db import tables
 from rota.db.dialect import Tx, lock_keys
 from rota.db.statement import insert_new
 from rota.db.tables import clocks, orgs, schedule_stats, schedules
-from rota.engine import catch_ups, freezes, jobs, slot_order, slots, statements
+from rota.engine import catch_ups, freezes, jobs, past_slots, slot_order, slots, statements
 from rota.engine.instruments import CLAIMS, FIRED, FIRES, SLOTS, WITH_FIRE
 from rota.engine.jobs import QueuedJob
 from rota.engine.metrics import Metrics, count_on_commit
 from rota.engine.schedule_rows import COLUMNS, schedule_of
 from rota.engine.schedules import LIVING, end_spans, finish_schedules, set_clock, set_last_status_skipped
+from rota.engine.slot_jobs import new_job
 
 s, k = schedules.c, clocks.c
 REVISION = COLUMNS.index("revision")
@@ -133,7 +132,8 @@ def apply_plans(
     tx: Tx, planned: Sequence[tuple[DueSchedule, Plan]], now: datetime, lease: LeaseOffer | None = None
 ) -> FireResult:
     """Write slots, jobs, gaps and clocks of plans. The caller has locked the clocks."""
-    lock_keys(tx, [due.schedule.serial_key for due, _ in planned if due.schedule.serial_key])
+    strict = [due.schedule.strict_serial_key for due, plan in planned if plan.catch_up is not None]
+    lock_keys(tx, [*strict, *(due.schedule.serial_key for due, _ in planned if due.schedule.serial_key)])
     busy = jobs.of_schedules(tx, [due.schedule.id for due, _ in planned if due.schedule.overlap is not Overlap.ALLOW])
     planned = list(due_or_startable(planned, busy, now, lease))
     if not planned:
@@ -155,7 +155,7 @@ def apply_plans(
     )
     slots.record_gaps(tx, [(due.schedule, gap) for due, plan in planned for gap in plan.gaps])
     for due, plan in planned:
-        if plan.catch_up is not None:
+        if plan.catch_up is not None and plan.catch_up.waits_for:
             catch_ups.hold(tx, due.schedule, plan.catch_up, catch_ups.CatchUpSource.OUTAGE, now)
     skips = {due.schedule.id for due, _ in planned if skips_for_overlap(due.schedule, busy.get(due.schedule.id, ()))}
     skipped = [(due.schedule, plan) for due, plan in planned if plan.fires and due.schedule.id in skips]
@@ -167,11 +167,17 @@ def apply_plans(
         now,
     )
     skipped_slots = sum(len(plan.fires) for _, plan in skipped)
+    caught_up = []
+    for due, plan in planned:
+        if plan.catch_up is not None and not plan.catch_up.waits_for:
+            past_slots.fire_caught_up(tx, due.schedule, plan.catch_up, now)
+            spread = zip(plan.catch_up.slots, plan.catch_up.run_at, strict=True)
+            caught_up += [Fire(slot, run_at, solo=False) for slot, run_at in spread]
 
     def count_slots(metrics: Metrics) -> None:
         for instrument, labels, amount in (
-            (FIRES, (), len(fires)),
-            (SLOTS, (FIRED,), len(fires)),
+            (FIRES, (), len(fires) + len(caught_up)),
+            (SLOTS, (FIRED,), len(fires) + len(caught_up)),
             (SLOTS, (Verdict.SKIPPED.value,), skipped_slots),
             (CLAIMS, (WITH_FIRE,), len(leased)),
         ):
@@ -183,7 +189,8 @@ def apply_plans(
     if resumed:
         unpaused = {"paused_at": None, "paused_until": None, "pause_reason": None}
         tx.execute(update(schedules).where(s.id.in_(resumed)).values(unpaused))
-    return FireResult({due.schedule.id for due, _ in planned}, [slot_fire for _, slot_fire, _ in fires], leased)
+    fired = [*(slot_fire for _, slot_fire, _ in fires), *caught_up]
+    return FireResult({due.schedule.id for due, _ in planned}, fired, leased)
 
 
 def due_or_startable(
@@ -351,39 +358,3 @@ def run_now(
 def is_waiting_request(row: QueuedJob) -> bool:
     """Return whether a job was requested outside the slots and has not started."""
     return row.trigger == "manual" and row.state in (State.READY, State.BLOCKED, State.LATER)
-
-
-def new_job(schedule: Schedule, fire: Fire, job_id: str) -> NewJob:
-    """Return the job of a slot."""
-    return NewJob(
-        id=job_id,
-        org_id=schedule.org_id,
-        kind=schedule.kind,
-        target=schedule.target,
-        route=schedule.route,
-        payload=schedule.input,
-        run_at=NO_DUE_TIME if fire.follows else fire.run_at,
-        trigger=trigger_text(schedule),
-        queue=schedule.queue,
-        priority=schedule.priority,
-        serial_key=schedule.serial_key,
-        solo_key=schedule.id if fire.solo else None,
-        job_key=f"{schedule.id}:{fire.slot.isoformat()}",
-        schedule_id=schedule.id,
-        slot=fire.slot,
-        trace=fire.trace,
-        terms=terms_of(schedule, fire),
-    )
-
-
-def trigger_text(schedule: Schedule) -> str:
-    """Return the text by which runs show what triggered them."""
-    match schedule.timing.trigger:
-        case Cron(expression):
-            return f"{'cron_dependency' if schedule.source.startswith('trigger:') else 'schedule'}:{expression}"
-        case Every(span, _):
-            return f"schedule:every {span.total_seconds():g}s"
-        case Once():
-            return "schedule:once"
-        case Recurring(rule):
-            return f"schedule:{rule}"

@@ -5,17 +5,17 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, and_, or_, select, update
 
-from rota.core.catch_up import NO_LIMITS, CatchUpChoice, CatchUpLimits, plan_catch_up
+from rota.core.catch_up import NO_LIMITS, CatchUpChoice, CatchUpLimits, lowered, plan_catch_up
 from rota.core.errors import Conflict
 from rota.core.model import DueSchedule, Gap, Schedule
-from rota.core.plan import held_plan, plan
+from rota.core.plan import plan, plan_of_late
 from rota.core.policy import Misfire
 from rota.core.states import Verdict
 from rota.core.timing import triggers
 from rota.db.dialect import Tx, notify
 from rota.db.paging import Record
 from rota.db.tables import clocks, orgs, schedules
-from rota.engine import backfill, catch_ups, slots, usual_runs
+from rota.engine import catch_ups, past_slots, slots, usual_runs
 from rota.engine.firing import apply_plans
 from rota.engine.schedule_rows import row_of
 from rota.engine.schedules import finish_schedules, get, record_passed_slots, set_clock, set_last_status_skipped
@@ -78,18 +78,20 @@ def fire_passed_slots(
     """Fire the slots that passed while a schedule was paused, now or spread over some time, or hold them."""
     planned = plan(due, now, NO_GRACE)
     several = choice.gap is Misfire.ALL and len(planned.fires) > 1
+    choice = choice.with_default_spread(due.schedule.catch_up_spread)
+    limits = lowered(limits, due.schedule.catch_up_approval_slots)
     if not several or not (limits.any or choice.spread):
         apply_plans(tx, [(due, planned)], now)
         return
     usual = usual_runs.usual_run(tx, due.schedule.org_id, due.schedule.id)
-    held = held_plan(due, now, NO_GRACE, usual, limits)
+    held = plan_of_late(due, now, NO_GRACE, usual, limits)
     if held is not None and held.catch_up is not None:
         apply_plans(tx, [(due, replace(held, catch_up=None))], now)
         catch_ups.hold(tx, due.schedule, held.catch_up, catch_ups.CatchUpSource.RESUME, now, by=by)
     elif choice.spread:
         apply_plans(tx, [(due, plan(due, now, NO_GRACE, hold_late=True))], now)
         late = [fire.slot for fire in planned.fires if fire.run_at < now]
-        backfill.fire_caught_up(tx, due.schedule, plan_catch_up(late, choice, usual, NO_LIMITS, now), now)
+        past_slots.fire_caught_up(tx, due.schedule, plan_catch_up(late, choice, usual, NO_LIMITS, now), now)
     else:
         apply_plans(tx, [(due, planned)], now)
 

@@ -19,7 +19,7 @@ import structlog
 from rota.core.clock import real_sleep, stopwatch
 from rota.core.errors import DataRefused, Unavailable
 from rota.core.model import DueSchedule, PlannedSchedule
-from rota.core.plan import held_plan, plan_again, plan_at
+from rota.core.plan import plan_again, plan_at, plan_of_late
 from rota.core.policy import Misfire
 from rota.db.dialect import Tx
 from rota.engine import firing, jobs, usual_runs
@@ -221,8 +221,8 @@ class Scheduler:
         if frozen:
             await self.db.tx(firing.hold_frozen, frozen)
         current = await self.plan_current([pair for pair in planned if not pair.due.frozen(now)], now)
-        if self.engine.settings.catch_up.any:
-            current = await self.hold_catch_ups(current, now)
+        if any(len(pair.plan.fires) > 1 for pair in current):
+            current = await self.plan_catch_ups(current, now)
         if self.engine.tracing is not None:
             current = self.engine.tracing.trace_fires(current)
         fired = await self.fire_planned(current, now)
@@ -238,17 +238,19 @@ class Scheduler:
                 await self.mark_broken(*broken_of(pair.due, error))
         return current
 
-    async def hold_catch_ups(self, planned: list[PlannedSchedule], now: datetime) -> list[PlannedSchedule]:
-        """Replace plans whose late slots exceed a limit by plans in which they wait for an approval. Only plans that
-        fire several slots are looked at."""
+    async def plan_catch_ups(self, planned: list[PlannedSchedule], now: datetime) -> list[PlannedSchedule]:
+        """Replace plans whose late slots exceed a limit by plans in which they wait for an approval, and those whose
+        schedule spreads them. Only plans that fire several slots are looked at."""
         settings = self.engine.settings
         checked = []
         for pair in planned:
-            due = pair.due
-            if len(pair.plan.fires) > 1 and due.schedule.misfire is Misfire.ALL:
-                usual = await self.db.read(usual_runs.usual_run, due.schedule.org_id, due.schedule.id)
-                held = held_plan(due, now, settings.misfire_grace, usual, settings.catch_up)
-                pair = pair if held is None else PlannedSchedule(due, held)
+            due, schedule = pair.due, pair.due.schedule
+            has_policy = settings.catch_up.any or schedule.catch_up_spread or schedule.catch_up_approval_slots
+            if has_policy and len(pair.plan.fires) > 1 and schedule.misfire is Misfire.ALL:
+                usual = await self.db.read(usual_runs.usual_run, schedule.org_id, schedule.id)
+                limits, grace = settings.catch_up, settings.misfire_grace
+                planned_late = plan_of_late(due, now, grace, usual, limits, schedule.catch_up_spread)
+                pair = pair if planned_late is None else PlannedSchedule(due, planned_late)
             checked.append(pair)
         return checked
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row, literal_column, select
 
-from rota.core.catch_up import CatchUp, CatchUpChoice, CatchUpLimits, plan_catch_up
+from rota.core.catch_up import CatchUp, CatchUpChoice, CatchUpLimits, lowered, plan_catch_up
 from rota.core.plan import plan
 from rota.core.policy import Misfire
 from rota.db.dialect import Tx
@@ -79,12 +79,14 @@ def options(
     if due.next_slot is not None:
         due = replace(due, windows=freezes.of_schedule(tx, schedule, due.next_slot))
     usual = usual_runs.usual_run(tx, org_id, schedule.id)
+    limits = lowered(limits, schedule.catch_up_approval_slots)
+    spread_of_all = choice.with_default_spread(schedule.catch_up_spread).spread
     plans = {}
     for gap in Misfire:
         most = choice.limit or schedule.catch_up_limit
         unpaused = replace(schedule, paused_at=None, paused_until=None, misfire=gap, catch_up_limit=most)
         fires = plan(replace(due, schedule=unpaused), now, timedelta(0)).fires if due.next_slot else ()
-        spread = choice.spread if gap is Misfire.ALL else timedelta(0)
+        spread = spread_of_all if gap is Misfire.ALL else timedelta(0)
         plans[gap.value] = plan_catch_up(
             [fire.slot for fire in fires], CatchUpChoice(spread=spread), usual, limits, now
         )

@@ -312,12 +312,13 @@ def by_id(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnE
 
 def by_name_or_id(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnElement[bool]:
     """Return all conditions in one, which no index serves."""
-    return or_(r.target == params["target"], by_name(params, kind), r.target_name.in_(union_all(*ids_of_targets(params))))
+    return or_(
+        r.target == params["target"], by_name(params, kind), r.target_name.in_(union_all(*ids_of_targets(params)))
+    )
 
 
 def by_unnamed(params: Mapping[str, ColumnElement[Any]], kind: str | None) -> ColumnElement[bool]:  # noqa: ARG001
-    """Return the condition of ended runs that have the id of the target as their name, because they were not prepared:
-    crashed before it, canceled, skipped."""
+    """Return the condition of ended runs that have the id of the target as their name: they were not prepared."""
     return r.target_name == params["id_of_target"]
 
 

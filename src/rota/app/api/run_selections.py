@@ -1,4 +1,4 @@
-"""Retry, cancel and delete many runs: those with given ids, or all that match a filter, at most SELECTION_MAX a request."""
+"""Retry, cancel and delete many runs: by ids, or all that match a filter, at most SELECTION_MAX a request."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated

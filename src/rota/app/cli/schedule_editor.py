@@ -12,7 +12,8 @@ WRITABLE = (
     "name", "description", "target", "input", "schedule_type", "cron_expression", "interval_seconds", "anchor",
     "run_at", "rrule", "dst_gap", "dst_repeat", "calendar", "on_holiday",
     "timezone", "window_start", "window_end", "starts_at", "ends_at", "jitter_seconds", "max_runs", "misfire",
-    "catch_up_limit", "overlap", "start_deadline_seconds", "timeout_seconds", "retry", "priority", "queue", "after",
+    "catch_up_limit", "catch_up_spread_hours", "catch_up_approval_slots",
+    "overlap", "start_deadline_seconds", "timeout_seconds", "retry", "priority", "queue", "after",
     "when", "tags", "enabled", "grant_id", "keep_runs_days", "pause_after_failures",
 )  # fmt: skip
 

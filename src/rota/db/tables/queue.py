@@ -4,6 +4,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -56,6 +57,8 @@ schedules = Table(
     Column("max_runs", Integer),
     Column("misfire", String(10), nullable=False),
     Column("catch_up_limit", Integer, nullable=False),
+    Column("catch_up_spread_hours", Float),  # none: at once
+    Column("catch_up_approval_slots", Integer),  # more wait for an approval; none: as the installation says
     Column("overlap", String(10), nullable=False),
     Column("start_deadline_seconds", BigInteger),
     Column("timeout_seconds", BigInteger),

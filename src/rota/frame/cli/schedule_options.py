@@ -103,6 +103,12 @@ def policy_fields(
         int | None, typer.Option(help="skip a slot that has not started after this many seconds")
     ] = None,
     catch_up_limit: Annotated[int | None, typer.Option(help="maximum number of missed slots to fire")] = None,
+    catch_up_spread_hours: Annotated[
+        float | None, typer.Option(help="spread missed slots over these hours, with --misfire all")
+    ] = None,
+    catch_up_approval_slots: Annotated[
+        int | None, typer.Option(help="a catch-up of more slots waits for an approval")
+    ] = None,
     grant: Annotated[str | None, typer.Option(help="id of the grant under which it runs")] = None,
     keep_runs_days: Annotated[
         int | None, typer.Option(help="days that its runs are kept, instead of as long as others")
@@ -132,6 +138,8 @@ def policy_fields(
         max_runs=max_runs,
         start_deadline_seconds=start_deadline,
         catch_up_limit=catch_up_limit,
+        catch_up_spread_hours=catch_up_spread_hours,
+        catch_up_approval_slots=catch_up_approval_slots,
     )
 
 
