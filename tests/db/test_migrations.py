@@ -331,10 +331,10 @@ ADDED = {
     "pipeline_versions": {"increment": None},
     "queues": {"rate": None, "burst": None},
     "runs": {"lost_fence": 0, "cpu_seconds": None, "peak_memory_bytes": None, "parent_id": None},
-    "schedules": dict.fromkeys(
-        ("keep_runs_days", "calendar_id", "calendar_revision", "pause_after_failures", "catch_up_spread_hours")
-        + ("catch_up_approval_slots",)
-    ),
+    "schedules": {
+        **dict.fromkeys(("keep_runs_days", "calendar_id", "calendar_revision", "pause_after_failures")),
+        **dict.fromkeys(("catch_up_spread_hours", "catch_up_approval_slots")),
+    },
     "workers": {"metrics": None, "metrics_merged": False},
     "users": {
         "type": "person",
