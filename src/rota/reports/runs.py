@@ -355,7 +355,7 @@ def with_details(tx: Tx, records: list[Record]) -> list[Record]:
     return with_target_names(tx, with_kind_details(tx, records))
 
 
-def ids_of_targets(params: Mapping[str, ColumnElement[Any]]) -> list[Query]:
+def ids_of_targets(params: Mapping[str, Any]) -> list[Query]:
     """Return queries for the ids of tasks and server instances with the name `target`."""
     return [
         select(table.c.id).where(

@@ -23,14 +23,13 @@ HOLIDAYS = HolidayRule(
 
 
 def random_timing(draw: random.Random) -> Timing:
-    trigger: Trigger = draw.choice(
-        [
-            *(parse_cron(draw.choice(CRONS), "seed") for _ in range(6)),
-            Every(timedelta(minutes=draw.choice([7, 90, 1440])), ANCHOR),
-            Once(ANCHOR + timedelta(days=30)),
-            Recurring("FREQ=WEEKLY;BYDAY=SU;BYHOUR=2", ANCHOR),
-        ]
-    )
+    triggers: list[Trigger] = [
+        *(parse_cron(draw.choice(CRONS), "seed") for _ in range(6)),
+        Every(timedelta(minutes=draw.choice([7, 90, 1440])), ANCHOR),
+        Once(ANCHOR + timedelta(days=30)),
+        Recurring("FREQ=WEEKLY;BYDAY=SU;BYHOUR=2", ANCHOR),
+    ]
+    trigger = draw.choice(triggers)
     cyclic = not isinstance(trigger, Once | Every)
     return Timing(
         trigger,
@@ -50,7 +49,8 @@ def test_slots_in_a_row_are_those_of_single_searches(seed: int) -> None:
     timing = random_timing(draw)
     change = draw.choice([datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC), ANCHOR])
     after = change + timedelta(minutes=draw.randint(-8_000, 3_000), microseconds=draw.choice([0, 1]))
-    slot, expected = next_slot(timing, after), []
+    expected: list[datetime] = []
+    slot = next_slot(timing, after)
     while slot is not None and len(expected) < 200:
         expected.append(slot)
         slot = next_slot(timing, slot)
