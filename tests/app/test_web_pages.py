@@ -32,7 +32,19 @@ from tests.app.live_api import LiveApi
 from tests.kinds.hosts.agents import make_server, pair_agent
 
 LISTS = (
-    *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs", "/grants"),
+    *(
+        "/",
+        "/timeline",
+        "/timeline?span=week",
+        "/grid",
+        "/grid?of=pipelines",
+        "/schedules",
+        "/schedules/new",
+        "/runs",
+        "/tasks",
+        "/graphs",
+        "/grants",
+    ),
     *("/queues", "/alarms", "/settings", "/system", "/audit"),
 )
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202e\u2066\"'&{{7*7}}"

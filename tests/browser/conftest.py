@@ -10,7 +10,9 @@ from tests.browser import hostile_app
 from tests.browser.live_server import LiveServer, chrome, running_browser, running_server
 from tests.browser.reader import Reader
 
-collect_ignore = [] if chrome() else ["test_durable_pages.py", "test_kind_pages.py"]  # test_dashboard.py reports it
+collect_ignore = (
+    [] if chrome() else ["test_drawings.py", "test_durable_pages.py", "test_kind_pages.py"]
+)  # test_dashboard.py reports it
 expect.set_options(timeout=60_000)  # a busy machine is slow, not wrong
 
 

@@ -254,7 +254,18 @@ def hostile(live_server: LiveServer) -> Iterator[list[str]]:
     live_server.until(f"/runs/{failed}", lambda run: run["finished_at"])
     live_server.until(f"/jobs/{shell}", lambda state: state["finished_at"])
     yield [
-        *("/", "/timeline", "/timeline?span=week", "/schedules", "/schedules/new", "/runs", "/tasks", "/graphs"),
+        *(
+            "/",
+            "/timeline",
+            "/timeline?span=week",
+            "/grid",
+            "/grid?of=pipelines",
+            "/schedules",
+            "/schedules/new",
+            "/runs",
+            "/tasks",
+            "/graphs",
+        ),
         *("/grants", "/queues", "/settings", "/audit", "/system?examine=true", f"/schedules/{bad['id']}"),
         *(f"/schedules/{bad['id']}/edit", f"/runs/{failed}", f"/runs/{shell}", f"/tasks/{task['id']}", "/nowhere"),
         *create_hostile_data(live_server),

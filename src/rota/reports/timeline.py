@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, literal_column, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, literal_column, select
 
 from rota.core.states import Status, Verdict, shown_status
-from rota.db.dialect import Tx, is_listed
+from rota.db.dialect import Query, Tx, is_listed
 from rota.db.paging import Record, dict_of
 from rota.db.tables import jobs, runs, slots
 from rota.reports.runs import LIVING_FILTERS, LIVING_RUN
@@ -19,7 +20,7 @@ LIVING_READ = 2_000  # runs that have not ended, of the schedules of a page
 
 r, j, t = runs.c, jobs.c, slots.c
 
-RUN = (
+RUN: tuple[ColumnElement[Any], ...] = (
     r.id, r.job_id, r.schedule_id, r.status, r.reason, r.attempt, r.slot, r.queued_at, r.started_at, r.finished_at,
     literal_column("NULL").label("retry_at"),
 )  # fmt: skip
@@ -48,32 +49,48 @@ def pasts(tx: Tx, ids: Sequence[str], start: datetime, end: datetime, status: st
 def past(
     tx: Tx, schedule_id: str, start: datetime, end: datetime, status: str | None, living: Sequence[Record]
 ) -> Past:
-    of_schedule = r.schedule_id == schedule_id
-    inside = select(*RUN).where(of_schedule, r.recorded_at >= start, r.recorded_at < end, *of_status(status))
-    newest = tx.execute(inside.order_by(r.recorded_at.desc(), r.id.desc()).limit(RUNS_MOST)).all()
-    after = select(*RUN).where(of_schedule, r.recorded_at >= end).order_by(r.recorded_at, r.id).limit(LATER_READ)
-    later = after.subquery()
-    crossing = select(later).where(later.c.queued_at < end)
-    ended = [shown(dict_of(row)) for row in (*newest[::-1], *tx.execute(crossing))]
+    params = {"key": schedule_id, "start": start, "end": end}
+    wanted = {} if status is None else {"status": status}
+    newest = tx.execute(RECORDED if status is None else RECORDED_WITH_STATUS, {**params, **wanted}).all()
+    crossing = tx.execute(CROSSING, params)
+    ended = [shown(dict_of(row)) for row in (*newest[::-1], *crossing)]
     records = [record for record in (*ended, *living) if status in (None, record["status"])]
-    return Past(records, len(newest) < RUNS_MOST, [] if status else missing_slots(tx, schedule_id, start, end))
+    missing = [] if status else [dict_of(row) for row in tx.execute(MISSING, params)]
+    return Past(records, len(newest) < RUNS_MOST, missing)
 
 
-def of_status(status: str | None) -> tuple[ColumnElement[bool], ...]:
-    return () if status is None or status not in set(Status) else (r.status == status,)
+# built once: building them for each of the rows costs as much as running them
+
+
+def recorded_query(*conditions: ColumnElement[bool]) -> Query:
+    """Select the newest runs of a schedule that were recorded in the range."""
+    inside = (r.schedule_id == KEY, r.recorded_at >= bindparam("start"), r.recorded_at < bindparam("end"))
+    stmt = select(*RUN).where(*inside, *conditions)
+    return stmt.order_by(r.recorded_at.desc(), r.id.desc()).limit(literal_column(str(RUNS_MOST)))
+
+
+def crossing_query() -> Query:
+    """Select runs that began in the range and ended after it."""
+    after = select(*RUN).where(r.schedule_id == KEY, r.recorded_at >= bindparam("end"))
+    later = after.order_by(r.recorded_at, r.id).limit(literal_column(str(LATER_READ))).subquery()
+    return select(later).where(later.c.queued_at < bindparam("end"))
+
+
+def missing_query() -> Query:
+    """Select slots and gaps without a run among the newest of the range."""
+    columns = (t.slot, t.last_slot, t.count, t.verdict, t.reason)
+    newest = select(*columns).where(t.schedule_id == KEY, t.slot < bindparam("end"), t.slot >= bindparam("start"))
+    read = newest.order_by(t.slot.desc()).limit(literal_column(str(RUNS_MOST))).subquery()
+    return select(read).where(read.c.verdict.is_not(None), read.c.verdict != Verdict.RAN.value).order_by(read.c.slot)
+
+
+KEY: BindParameter[Any] = bindparam("key")
+RECORDED, RECORDED_WITH_STATUS = recorded_query(), recorded_query(r.status == bindparam("status"))
+CROSSING, MISSING = crossing_query(), missing_query()
 
 
 def shown(record: Record) -> Record:
     return {**record, "status": shown_status(record)}
-
-
-def missing_slots(tx: Tx, schedule_id: str, start: datetime, end: datetime) -> list[Record]:
-    """Return slots and gaps without a run among the newest of the range."""
-    columns = (t.slot, t.last_slot, t.count, t.verdict, t.reason)
-    newest = select(*columns).where(t.schedule_id == schedule_id, t.slot < end, t.slot >= start)
-    read = newest.order_by(t.slot.desc()).limit(RUNS_MOST).subquery()
-    stmt = select(read).where(read.c.verdict.is_not(None), read.c.verdict != Verdict.RAN.value).order_by(read.c.slot)
-    return [dict_of(row) for row in tx.execute(stmt)]
 
 
 def schedules_with(tx: Tx, org_id: str, status: str, start: datetime, end: datetime, limit: int) -> list[str]:
@@ -84,7 +101,12 @@ def schedules_with(tx: Tx, org_id: str, status: str, start: datetime, end: datet
         )
         ids: Collection[str] = tx.execute(living.order_by(j.id.desc()).limit(FOUND_READ)).scalars().all()
     else:
-        found = and_(r.org_id == org_id, NOT_SUCCESS, r.status == literal_column(f"'{Status(status).value}'"))
+        found = and_(
+            r.org_id == org_id,
+            r.schedule_id.is_not(None),
+            NOT_SUCCESS,
+            r.status == literal_column(f"'{Status(status).value}'"),
+        )
         stmt = select(r.schedule_id).where(found, r.recorded_at >= start, r.recorded_at < end)
         ids = tx.execute(stmt.order_by(r.recorded_at.desc()).limit(FOUND_READ)).scalars().all()
-    return [key for key in dict.fromkeys(ids) if key is not None][:limit]
+    return list(dict.fromkeys(ids))[:limit]

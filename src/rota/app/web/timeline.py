@@ -10,12 +10,14 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 
 from rota.core.errors import Invalid
+from rota.core.freeze import FreezeWindow
 from rota.core.states import Status
 from rota.core.timing import triggers
 from rota.core.timing.dst import TICK, next_change, zone_of
-from rota.core.timing.triggers import parse_instant
+from rota.core.timing.triggers import Timing, parse_instant
+from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.engine import pauses, schedules
+from rota.engine import freezes, pauses, schedules
 from rota.engine.compute import compute
 from rota.frame.http.auth import Caller
 from rota.frame.http.reports import reports_of
@@ -32,7 +34,6 @@ from rota.frame.web.pages import (
     span,
 )
 from rota.frame.web.sessions import Viewer
-from rota.reports import freezes as freeze_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import timeline as timeline_reports
 
@@ -40,7 +41,7 @@ router = APIRouter()
 
 NAVIGATION = [NavigationItem("/timeline", "Timeline", "t", "calendar")]
 ROWS = 20
-COMING_MOST = 150  # planned slots of a row that are drawn
+COMING_MOST = 100  # planned slots of a row that are drawn
 FOUND_MOST = 200  # schedules that have runs with a status
 SPANS = {
     "week": timedelta(days=7), "day": timedelta(days=1), "6h": timedelta(hours=6), "hour": timedelta(hours=1),
@@ -49,6 +50,7 @@ SPANS = {
 }  # fmt: skip
 SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=31)
 PAST_SHARE = 0.75  # of a range around now
+NOTHING = timeline_reports.Past([], True, [])
 FILTERS = ("name", "kind", "tag", "status")
 STATUSES = ("running", "pending", "failed", "crashed", "canceled", "skipped", "success")
 
@@ -104,15 +106,30 @@ async def timeline(request: Request, caller: Viewer) -> Response:
     if status is not None and status != Status.SUCCESS:
         found = (status, shown.start, shown.end, FOUND_MOST)
         ids = await db.read(timeline_reports.schedules_with, caller.org_id, *found)
-    items, cursor = await db.read(
-        schedule_reports.list_schedules, caller.org_id, limit=ROWS, cursor=query["cursor"],
-        **{name: query[name] for name in ("name", "kind", "tag")}, ids=ids,
-    ) if ids != [] else ([], None)  # fmt: skip
+    items: list[Record] = []
+    cursor = None
+    if ids != []:
+        items, cursor = await db.read(
+            schedule_reports.list_schedules,
+            caller.org_id,
+            limit=ROWS,
+            cursor=query["cursor"],
+            ids=ids,
+            name=query["name"],
+            kind=query["kind"],
+            tag=query["tag"],
+        )
     frozen = await db.read(pauses.freeze_of, caller.org_id, now)
     keys = [schedule["id"] for schedule in items]
     reads_runs = caller.reads("runs")
     pasts = await db.read(timeline_reports.pasts, keys, shown.start, shown.end, status) if reads_runs else {}
-    rows = [await row(request, caller, schedule, shown, frozen, pasts.get(schedule["id"]), times) for schedule in items]
+    coming = await planned(request, caller, items, shown)
+    windows = (await db.read(freezes.between, [caller.org_id], shown.start, None)).get(caller.org_id, ())
+    rows = [
+        row(schedule, shown, frozen, windows, pasts.get(key, NOTHING), coming.get(key, []), times)
+        for schedule in items
+        for key in [schedule["id"]]
+    ]
     visible = lanes.Range(shown.start, shown.end, now)
     ticks = time_ticks(shown.start, shown.end, times.local)
     return page(
@@ -153,33 +170,32 @@ def read_range(query: dict[str, str | None], times: TimeFormat, now: datetime) -
     return Shown(start, start + length, now, True, kept)
 
 
-async def row(
-    request: Request,
-    caller: Caller,
+def row(
     schedule: Record,
     shown: Shown,
     frozen: Record,
-    past: timeline_reports.Past | None,
+    windows: Sequence[FreezeWindow],
+    past: timeline_reports.Past,
+    coming: Sequence[datetime],
     times: TimeFormat,
 ) -> Record:
     """Return the row of a schedule, with clock changes, freeze and pauses."""
     start, end = shown.start, shown.end
-    coming = await planned(request, caller, schedule, shown) if schedule["next_slot"] is not None else []
-    db = reports_of(request, caller)
-    covered = (schedule["kind"], schedule["queue"], schedule["tags"])
-    windows = await db.read(freeze_reports.windows_ahead, caller.org_id, start, *covered)
     marks = clock_marks(schedule["timezone"] or "UTC", start, end)
     for since, until, kind, words in (
         (frozen["frozen_at"], frozen["until"], "freeze", frozen["reason"]),
         (schedule["paused_at"], schedule["paused_until"], "freeze", schedule["pause_reason"]),
-        *((window.starts_at, window.ends_at, "freeze", window.note) for window in windows),
+        *(
+            (window.starts_at, window.ends_at, "freeze", window.note)
+            for window in windows
+            if window.covers(schedule["kind"], schedule["queue"], schedule["tags"])
+        ),
     ):
         if since is not None and since < end and (until is None or until > start):
             marks.append((max(since, start), min(until or end, end), kind, f"{words or 'no reason given'}"))
-    bars = lanes.bars_of(past.runs if past else [], shown.now)
-    earlier = min((bar.started or bar.queued for bar in bars), default=None) if past and not past.complete else None
+    bars, slots = lanes.bars_of(past.runs, shown.now), past.slots
+    earlier = None if past.complete else min((bar.started or bar.queued for bar in bars), default=None)
     later = coming[-1] if len(coming) == COMING_MOST else None
-    slots: Sequence[Record] = past.slots if past else []
 
     def at(instant: datetime) -> str:
         return times.at(instant, schedule["timezone"])
@@ -202,13 +218,25 @@ def figures(bars: Sequence[lanes.Bar], slots: Sequence[Record], more: bool) -> R
     }
 
 
-async def planned(request: Request, caller: Caller, schedule: Record, shown: Shown) -> list[datetime]:
-    """Return the slots of a schedule that are still to come, in the range."""
-    if not schedule["enabled"] or schedule["paused"] or shown.end <= shown.now:
-        return []
-    timing = (await reports_of(request, caller).read(schedules.get, caller.org_id, schedule["id"])).timing
-    after = max(schedule["next_slot"] - TICK, shown.start - TICK)
-    return await compute(lambda: list(islice(triggers.slots_between(timing, after, shown.end - TICK), COMING_MOST)))
+async def planned(request: Request, caller: Caller, items: Sequence[Record], shown: Shown) -> dict[str, list[datetime]]:
+    """Return the slots of schedules that are still to come, in the range."""
+    active = {
+        item["id"]: max(item["next_slot"], shown.start) - TICK
+        for item in items
+        if item["next_slot"] is not None and item["enabled"] and not item["paused"] and item["next_slot"] < shown.end
+    }
+    until = shown.end - TICK
+
+    def timings(tx: Tx) -> dict[str, Timing]:
+        return {key: schedules.get(tx, caller.org_id, key).timing for key in active}
+
+    def slots(timing_of: dict[str, Timing]) -> dict[str, list[datetime]]:
+        return {
+            key: list(islice(triggers.slots_between(timing, active[key], until), COMING_MOST))
+            for key, timing in timing_of.items()
+        }
+
+    return await compute(slots, await reports_of(request, caller).read(timings)) if active else {}
 
 
 def clock_marks(zone: str, start: datetime, end: datetime) -> list[lanes.Mark]:

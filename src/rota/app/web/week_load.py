@@ -13,7 +13,7 @@ from rota.reports import schedules as schedule_reports
 HOURS = 7 * 24
 PAGE_SCHEDULES = 10_000  # read at a time
 FRESH_FOR = timedelta(minutes=1)
-PATIENCE_SECONDS = 0.1  # that a page waits for a count
+PATIENCE_SECONDS = 0.2  # that a page waits for a count
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ def plain_interval(data: dict[str, object], start: datetime) -> tuple[int, int] 
             if anchor.tzinfo is None or anchor > start:
                 return None
             return span, microseconds(anchor) % span
-    return None
+        case _:
+            return None
 
 
 def microseconds(at: datetime) -> int:
@@ -104,6 +105,8 @@ def normalised(data: dict[str, object]) -> str:
         case {"type": "cron", "expression": str(expression), "seed": str(seed)} if has_spread(expression):
             with suppress(Invalid):
                 kept["trigger"] = {"type": "cron", "expression": without_spread(expression, seed)}
+        case _:
+            pass
     return orjson.dumps({**kept, "jitter_microseconds": 0}, option=orjson.OPT_SORT_KEYS).decode()
 
 

@@ -55,7 +55,7 @@ def value_ticks(top: float, most: int = 4) -> list[float]:
         return [0.0]
     rough = top / most
     unit = 10.0 ** floor(log10(rough))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
     return [number * step for number in range(int(top / step + 1e-9) + 1)]
 
 

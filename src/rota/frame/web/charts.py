@@ -119,7 +119,8 @@ def durations(
     drawn = period is not None and period <= longest * 4  # a line far above the bars would flatten them
     plot = Plot(max(longest, period or 0.0) if drawn else longest)
     step = 100 / max(len(timed_runs), 30)
-    parts = plot.grid(duration_ticks(plot.top), span)
+    ticks = duration_ticks(plot.top)
+    parts = plot.grid(ticks)
     for number, (run, seconds) in enumerate(timed_runs):
         words = f"{times.at(run['started_at'], zone)}: {run['status']} after {span(seconds)}"
         shape = plot.column(number * step, step * 0.8, seconds, run["status"], words)
@@ -129,6 +130,7 @@ def durations(
     p50, p95 = percentile(taken, 0.5), percentile(taken, 0.95)
     if len(taken) > 1:
         parts += plot.level(p95, f"p95 {span(p95)}", "share") + plot.level(p50, f"p50 {span(p50)}", "share", below=True)
+    parts += plot.labels(ticks, span)
     if timed_runs:
         first, last = timed_runs[0][0]["started_at"], timed_runs[-1][0]["started_at"]
         parts += plot.ends(times.relative(first, zone), times.relative(last, zone), len(timed_runs) * step)
@@ -144,7 +146,7 @@ def gantt(attempts: Sequence[Record], now: datetime, times: "TimeFormat", span: 
     high = top + len(attempts) * row
 
     def x(at: datetime) -> float:
-        return (at - start).total_seconds() / total * 100
+        return float((at - start).total_seconds() / total * 100)
 
     parts, before = [], start
     for seconds in duration_ticks(total, 6):
@@ -189,8 +191,8 @@ def heat(hours: Sequence[int], start: datetime, times: "TimeFormat") -> Markup:
         parts.append(flat(x, x + cell * 0.94, top + day * row, row - 2, f"heat{heat_level(count, most)}", words))
     scale = top + row * (len(hours) // 24) + 8
     for level in range(6):
-        x = left + level * 9
-        parts.append(flat(x, x + 8.8, scale, 8, f"heat{level}"))
+        x = left + level * 13
+        parts.append(flat(x, x + 12.8, scale, 8, f"heat{level}"))
         parts.append(tag("text", f"{scale_number(most * level // 5)}", x=f"{x:.2f}%", y=scale + 21, class_="axis"))
     parts.append(text(0, scale + 9, "an hour"))
     return responsive(parts, scale + 26, f"slots per hour of the next week, at most {most:,}", "heat")
@@ -212,9 +214,11 @@ def columns(values: Sequence[tuple[str, float]], words: str, kind: str = "succes
     """Return a column chart with an axis of round numbers and the labels of the first and last value."""
     plot = Plot(max([value for _, value in values], default=0) or 1)
     step = 100 / max(len(values), 7)
-    parts = plot.grid(value_ticks(plot.top), lambda value: f"{value:,.10g}{' ' + unit if unit else ''}")
+    ticks = value_ticks(plot.top)
+    parts = plot.grid(ticks)
     for number, (label, value) in enumerate(values):
         parts.append(plot.column(number * step, step * 0.85, value, kind, f"{label}: {value:,.10g} {unit}".strip()))
+    parts += plot.labels(ticks, lambda value: f"{value:,.10g} {unit}".strip())
     if values:
         parts += plot.ends(values[0][0], values[-1][0] if len(values) > 1 else "", len(values) * step)
     return plot.drawn(parts, words, "bars")
@@ -237,8 +241,10 @@ def curve(
     )
     area = f"0,{plot.y(0):.4g} {points} 1000,{plot.y(0):.4g}"
     lines = joined([tag("polygon", points=area, class_="area"), tag("polyline", points=points, class_="curve")])
-    parts = plot.grid([*([plot.low] if plot.low < 0 else []), *ticks], shown)
+    ticks = [*([plot.low] if plot.low < 0 else []), *ticks]
+    parts = plot.grid(ticks)
     parts.append(tag("svg", lines, viewBox=f"0 0 1000 {Plot.HIGH}", height=Plot.HIGH, preserveAspectRatio="none"))
+    parts += plot.labels(ticks, shown)
     label = words
     if shares:
         p50, p95 = percentile(values, 0.5), percentile(values, 0.95)
@@ -267,14 +273,13 @@ class Plot:
     def y(self, value: float) -> float:
         return self.HEAD + (self.HIGH - self.FOOT - self.HEAD) * (1 - (value - self.low) / (self.top - self.low))
 
-    def grid(self, ticks: Sequence[float], shown: Callable[[float], str]) -> list[Markup]:
-        """Return horizontal lines with their values."""
-        parts = []
-        for value in ticks:
-            y = self.y(value)
-            parts.append(tag("line", x1=0, x2="100%", y1=y, y2=y, class_="rule"))
-            parts.append(tag("text", shown(value), x=0, y=y - 3, class_="axis"))
-        return parts
+    def grid(self, ticks: Sequence[float]) -> list[Markup]:
+        """Return horizontal lines, which are behind the values."""
+        return [tag("line", x1=0, x2="100%", y1=self.y(value), y2=self.y(value), class_="rule") for value in ticks]
+
+    def labels(self, ticks: Sequence[float], shown: Callable[[float], str]) -> list[Markup]:
+        """Return the values of the lines, which are in front."""
+        return [tag("text", shown(value) if value else "0", x=0, y=self.y(value) - 3, class_="axis") for value in ticks]
 
     def column(self, x: float, width: float, value: float, kind: str, words: str) -> Markup:
         y, foot = self.y(value), self.y(self.low)
@@ -283,6 +288,7 @@ class Plot:
     def level(self, value: float, words: str, kind: str, *, below: bool = False) -> list[Markup]:
         """Return a line across the chart with a text at its right end."""
         y = self.y(value)
+        below = below and y < self.HIGH - self.FOOT - 12
         label = tag("text", words, x="100%", y=y + (12 if below else -4), text_anchor="end", class_="axis level")
         return [tag("line", x1=0, x2="100%", y1=y, y2=y, class_=kind), label]
 

@@ -22,6 +22,7 @@ CHARACTER, PADDING = 8.1, 28  # width of a character of a name, of what is besid
 MOST = 400  # boxes
 ARROWS = 800
 DETAILED_MOST = 80  # boxes that have a second line
+ARROW_BYTES, ARROWS_BYTES_MOST = 30, 60_000  # of an arrow beside its path, of all of them
 LISTED_MOST = 300  # arrows that are listed for screen readers
 
 
@@ -66,19 +67,28 @@ def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
     total, height = (lefts[-1] + widths[-1] + EDGE if lefts else 0), round(TOP + layout.height + EDGE)
     column_of = {key: number for number, keys in enumerate(flat) for key in keys}
     numbers = {key: number for number, key in enumerate(boxes)}
-    parts = [tip(), *headings(groups, lefts, widths, height)]
-    parts += arrow_groups(links, [
+    forms = [
+        tag("rect", id=f"box{column}", width=width, height=size.height, rx=7) for column, width in enumerate(widths)
+    ]
+    parts = [tag("defs", joined([tip(), *forms])), *headings(groups, lefts, widths, height)]
+    paths = [
         arrow_path(lefts, widths, column_of[start], column_of[end], layout.middles[start], layout.middles[end], route)
         for (start, end), route in zip(edges, layout.routes, strict=True)
-    ], numbers)  # fmt: skip
+    ]
+    drawn_arrows, missing = within_bytes(links, paths)
+    parts += arrow_groups(drawn_arrows, numbers)
+    places = {
+        key: (lefts[column], round(TOP + layout.middles[key] - size.height / 2)) for key, column in column_of.items()
+    }
     parts += [
-        box_shape(boxes[key], numbers[key], lefts[number], round(TOP + layout.middles[key] - size.height / 2),
-                  widths[number], size)
-        for number, keys in enumerate(flat) for key in keys
-    ]  # fmt: skip
+        box_shape(boxes[key], numbers[key], x, y, widths[column_of[key]], column_of[key], size)
+        for key, (x, y) in places.items()
+    ]
+    parts += stripes([(boxes[key].status, x, y) for key, (x, y) in places.items()], size)
     attributes = {"viewBox": f"0 0 {total} {height}", "width": total, "height": height, "role": "group"}
     drawn = tag("svg", joined(parts), **attributes, aria_label=words, class_="chart network")
-    return drawn + arrow_list(links, boxes)
+    note = tag("p", f"{missing} long arrows are not drawn.", class_="hint") if missing else Markup("")
+    return drawn + arrow_list(links, boxes) + note
 
 
 def width_of(boxes: Sequence[Box], size: Size) -> int:
@@ -118,27 +128,35 @@ def headings(
     return parts
 
 
-def box_shape(box: Box, number: int, x: int, y: int, width: int, size: Size) -> Markup:
-    """Return a box: a stripe with the colour of its status, its name and, if there is room, its words."""
+def box_shape(box: Box, number: int, x: int, y: int, width: int, column: int, size: Size) -> Markup:
+    """Return a box with its name and, if there is room, its words. Its shape is that of its column."""
     fits = (width - PADDING + 4) / CHARACTER
     name, words = cut(box.name, fits), cut(box.words, fits / 0.86)
-    two, status = size.detailed and bool(box.words), box.status or "none"
+    two = size.detailed and bool(box.words)
     shapes = [
-        Markup(f'<rect width="{width}" height="{size.height}" rx="7" class="box {escape(box.kind)}"/>'),
-        Markup(f'<rect x="4" y="5" width="4" height="{size.height - 10}" rx="2" class="stripe {escape(status)}"/>'),
+        Markup(f'<use href="#box{column}" class="box {escape(box.kind)}"/>'),
         Markup(f'<text x="16" y="{19 if two else size.height // 2 + 5}" class="name">{escape(name)}</text>'),
     ]
     if two:
         shapes.append(Markup(f'<text x="16" y="35">{escape(words)}</text>'))
-    if not two or (name, words) != (box.name, box.words):
-        said = f"{box.name[:300]}{': ' + box.words[:300] if box.words else ''}"
-        shapes.append(Markup(f"<title>{escape(said)}</title>"))
+    hidden = [box.name[:300]] if name != box.name else []
+    hidden += [box.words[:300]] if box.words and (not two or words != box.words) else []
+    if hidden:
+        shapes.append(Markup(f"<title>{escape(': '.join(hidden))}</title>"))
     place = f'transform="translate({x} {y})" data-n="{number}"'
     if box.href:
         current = ' aria-current="true"' if "current" in box.kind.split() else ""
         return Markup(f'<a href="{escape(box.href)}" {place}{current}>{joined(shapes)}</a>')
     return Markup(f'<g {place} tabindex="0" role="img" aria-label="{escape(box.name[:300])}: {escape(box.words)}">'
                   f"{joined(shapes)}</g>")  # fmt: skip
+
+
+def stripes(places: Iterable[tuple[str, int, int]], size: Size) -> list[Markup]:
+    """Return the stripes with the colours of the states, a shape per state."""
+    paths: dict[str, list[str]] = {}
+    for status, x, y in places:
+        paths.setdefault(status or "none", []).append(f"M{x + 4} {y + 5}h4v{size.height - 10}h-4z")
+    return [tag("path", d="".join(parts), class_=f"stripe {status}") for status, parts in paths.items()]
 
 
 def arrow_path(
@@ -170,10 +188,21 @@ def curve(x: int, y: int, to_x: int, to_y: int) -> str:
     return f"C{middle} {y} {middle} {to_y} {to_x} {to_y}"
 
 
-def arrow_groups(links: Sequence[Arrow], paths: Sequence[str], numbers: dict[str, int]) -> list[Markup]:
+def within_bytes(links: Sequence[Arrow], paths: Sequence[str]) -> tuple[list[tuple[Arrow, str]], int]:
+    """Return the arrows that fit into a page, short ones first, and how many do not."""
+    drawn, used = list[tuple[Arrow, str]](), 0
+    for link, path in sorted(zip(links, paths, strict=True), key=lambda item: len(item[1])):
+        used += len(path) + ARROW_BYTES
+        if used > ARROWS_BYTES_MOST:
+            break
+        drawn.append((link, path))
+    return drawn, len(links) - len(drawn)
+
+
+def arrow_groups(arrows: Sequence[tuple[Arrow, str]], numbers: dict[str, int]) -> list[Markup]:
     """Return the arrows of each kind as a group. `data-e` are the numbers of their boxes, for the script."""
     kinds: dict[str, list[str]] = {}
-    for (start, end, kind), path in zip(links, paths, strict=True):
+    for (start, end, kind), path in arrows:
         kinds.setdefault(kind, []).append(f'<path d="{path}" data-e="{numbers[start]} {numbers[end]}"/>')
     return [
         tag("g", Markup("".join(drawn)), class_=f"arrow {kind}", marker_end="url(#tip)")
@@ -192,7 +221,7 @@ def arrow_list(links: Sequence[Arrow], boxes: dict[str, Box]) -> Markup:
 def tip() -> Markup:
     head = tag("path", d="M0 0L8 4L0 8z", class_="tip")
     size = {"viewBox": "0 0 8 8", "markerWidth": 7, "markerHeight": 7, "refX": 7.5, "refY": 4}
-    return tag("defs", tag("marker", head, id="tip", orient="auto", **size))
+    return tag("marker", head, id="tip", orient="auto", **size)
 
 
 def levels(first: Sequence[str], links: Sequence[Arrow]) -> dict[str, int]:

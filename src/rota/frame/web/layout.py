@@ -65,6 +65,8 @@ def layered(columns: Sequence[Sequence[str]], edges: Sequence[Edge], box: float,
         for left, right in pairwise(chain):
             grid.connect(left, right)
         passages.append(keys)
+    for listed in grid.columns:
+        listed.sort(key=lambda key: key not in grid.before and key not in grid.after)  # without arrows: last
     order(grid)
     middles = straightened(grid)
     top = min((middles[key] - heights[key] / 2 for key in middles), default=0.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import literal_column, select
+from sqlalchemy import ColumnElement, literal_column, select
 
 from rota.core.states import Status
 from rota.db.dialect import Tx, is_listed
@@ -12,7 +12,7 @@ from rota.reports.runs import LIVING_RUN
 
 p, r, j = pipelines.c, runs.c, jobs.c
 
-PIPELINE_KIND = literal_column("'pipeline'")  # a literal: a partial index serves no parameter
+PIPELINE_KIND: ColumnElement[str] = literal_column("'pipeline'")  # a literal: a partial index serves no parameter
 SHOWN = (r.id, r.job_id, r.target, r.status, r.reason, r.outcome, r.queued_at, r.started_at, r.finished_at)
 
 
