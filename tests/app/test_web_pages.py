@@ -87,7 +87,7 @@ async def test_every_page_answers_users_who_may_see_it(api: Api, admin: httpx.As
         shown = await admin.get(path)
         assert shown.status_code == 200, (path, words(shown.text))
         assert not re.search(r"<style|style=|onclick|javascript:", shown.text), path
-        assert shown.text.count("<script") == 1, path
+        assert re.findall(r'<script(?! src="/static/)', shown.text) == [], path
         assert len(shown.content) < 200_000, path
     for place in ("Timeline", "Schedules", "Runs", "Tasks", "Graphs", "Grants &amp; billing", "Settings", "Audit"):
         assert f"<span>{place}</span>" in (await admin.get("/")).text

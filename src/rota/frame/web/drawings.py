@@ -16,8 +16,9 @@ from rota.frame.web.layout import Route, layered, ranked
 
 TOP, EDGE = 30, 10  # height of headings, free space around
 SPACE = 64  # between columns, for arrows
+SMALL = 0.72  # of the characters of words
 TURN = 26  # of an arrow that points back, beside its box
-NARROW, WIDE = 132, 236  # widths of boxes
+NARROW, NARROW_DETAILED, WIDE = 132, 204, 236  # widths of boxes
 CHARACTER, PADDING = 8.1, 28  # width of a character of a name, of what is beside a text
 MOST = 400  # boxes
 ARROWS = 800
@@ -92,8 +93,9 @@ def network(columns: Columns, arrows: Iterable[Arrow], words: str) -> Markup:
 
 
 def width_of(boxes: Sequence[Box], size: Size) -> int:
-    longest = max(max(columns_of(box.name), columns_of(box.words) * 0.86 if size.detailed else 0) for box in boxes)
-    return round(min(max(NARROW, longest * CHARACTER + PADDING), WIDE))
+    """Return the width of a column, by its names: words change with each run, and boxes must not move then."""
+    longest = max(columns_of(box.name) for box in boxes)
+    return round(min(max(NARROW_DETAILED if size.detailed else NARROW, longest * CHARACTER + PADDING), WIDE))
 
 
 def columns_of(text: str) -> int:
@@ -131,7 +133,7 @@ def headings(
 def box_shape(box: Box, number: int, x: int, y: int, width: int, column: int, size: Size) -> Markup:
     """Return a box with its name and, if there is room, its words. Its shape is that of its column."""
     fits = (width - PADDING + 4) / CHARACTER
-    name, words = cut(box.name, fits), cut(box.words, fits / 0.86)
+    name, words = cut(box.name, fits), cut(box.words, fits / SMALL)
     two = size.detailed and bool(box.words)
     shapes = [
         Markup(f'<use href="#box{column}" class="box {escape(box.kind)}"/>'),
