@@ -616,6 +616,7 @@ class Error(TypedDict):
     type: NotRequired[str]
     message: NotRequired[str]
     traceback: NotRequired[str | None]
+    locals: NotRequired[list["FrameLocals"]]
 
 
 class EstimatedCost(TypedDict):
@@ -705,6 +706,13 @@ class Filter(TypedDict):
     enabled: NotRequired[bool | None]
     paused: NotRequired[bool | None]
     condition: NotRequired["Condition | None"]
+
+
+class FrameLocals(TypedDict):
+    file: str
+    line: int
+    function: str
+    variables: dict[str, str]
 
 
 class Freeze(TypedDict):
@@ -1037,6 +1045,9 @@ class Line(TypedDict):
     at: str
     stream: str
     text: str
+
+
+LogLevel = Literal["error", "warning", "info", "debug"]
 
 
 class LoginLink(TypedDict):

@@ -175,7 +175,7 @@ async def test_the_page_of_a_run_shows_everything(api: Api, admin: httpx.AsyncCl
     shown = await admin.get(f"/runs/{begun.run_id}")
     assert f'data-follow="/live/runs/{begun.run_id}/logs' in shown.text
     assert "second &lt;b&gt;line" in shown.text
-    page_text = words((await admin.get(f"/runs/{begun.run_id}?q=FIRST")).text)
+    page_text = words((await admin.get(f"/runs/{begun.run_id}?q=FIRST&only=on")).text)
     assert "first line" in page_text
     assert "second" not in page_text
     whole = await admin.get(f"/runs/{begun.run_id}/log.txt")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rota import LogicError, Prepare, Rota, RunContext, Workflow, every, mutation
+from rota import ArtifactManager, LogicError, Prepare, Rota, RunContext, Workflow, every, mutation
 from rota.graphs import AssistantFinal, GraphRequest, LlmCaller, UsageReport
 
 app = Rota()
@@ -147,3 +147,16 @@ app.pipeline(
     description="What each shop took in",
 )
 app.pipeline("sales/gold/best", "SELECT * FROM sales.silver.by_shop ORDER BY cents DESC LIMIT 1")
+
+# a log with everything, and results to preview
+
+
+@app.task
+async def chatter(files: ArtifactManager) -> None:
+    """Writes 3,000 lines of all levels, a table and a page with a script."""
+    for number in range(1, 3000):
+        print(f"ERROR page {number} <b>failed</b>" if number % 1000 == 0 else f"INFO page {number} read")
+    print("\x1b[32mgreen\x1b[0m ERROR")
+    page = b"<h1>Report</h1><script>top.document.title = 'evil'</script>"
+    await files.save(page, label="report", content_type="text/html")
+    await files.save(b"shop,orders\n<b>Oslo</b>,3\n", label="orders", content_type="text/csv")

@@ -84,7 +84,9 @@ def test_a_run_is_started_with_other_input_read_live_searched_and_canceled(page:
     expect(page.locator("#log p", has_text="verse 15")).to_be_visible()  # it grows while the page is open
     assert page.locator("#log p", has_text=re.compile(r"verse 5$")).count() == 1
     page.locator("[data-log-search]").fill("verse 7")
-    expect(page.locator("#log p", has_text=re.compile(r"verse 6$"))).to_be_hidden()
+    expect(page.locator("#log mark").first).to_have_text("verse 7")
+    page.locator("[name=only]").check()
+    expect(page.locator("#log p", has_text=re.compile(r"verse 6$"))).to_have_count(0)
     expect(page.locator("#log p", has_text=re.compile(r"verse 7$"))).to_be_visible()
     page.locator("summary", has_text="Cancel").click()
     page.locator("[name=audit_reason]").fill("it talks too much")
@@ -366,19 +368,20 @@ def test_a_live_page_keeps_the_marked_row_and_the_selected_text(page: Page, live
     page.keyboard.press("j")
     marked = page.locator("[data-row].chosen a").first
     link = marked.get_attribute("href")
-    newer = live_server.run("steady")
-    expect(page.locator(f"[data-row] a[href$='{newer}']").first).to_be_attached()
-    assert marked.get_attribute("href") == link
     page.evaluate("getSelection().selectAllChildren(document.querySelector('[data-row] td'))")
     text = page.evaluate("String(getSelection())")
     assert text.strip()
-    with page.expect_response(re.compile(r"/runs\?target=tick")):
-        last = live_server.run("steady")
-    page.wait_for_timeout(300)  # for what the response would change
+    newer = live_server.run("steady")
+    expect(page.locator("#news")).to_have_text("1 new run")  # announced, not inserted under the pointer
+    last = live_server.run("steady")
+    expect(page.locator("#news")).to_have_text("2 new runs")
     assert page.evaluate("String(getSelection())") == text
-    assert page.locator(f"[data-row] a[href$='{last}']").count() == 0
-    page.evaluate("getSelection().removeAllRanges()")
+    assert page.locator(f"[data-row] a[href$='{newer}']").count() == 0
+    page.keyboard.press(".")
     expect(page.locator(f"[data-row] a[href$='{last}']").first).to_be_attached()
+    expect(page.locator("#news")).to_have_count(0)
+    assert page.evaluate("String(getSelection())") == text
+    assert marked.get_attribute("href") == link
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(re.escape(str(link)) + "$"))
 

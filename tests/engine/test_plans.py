@@ -21,6 +21,7 @@ import rota.kinds.pipelines.runner  # noqa: F401  registers the kind, whose filt
 from rota.core.errors import LogicError
 from rota.core.fair_shares import Lane
 from rota.core.ids import new_id
+from rota.core.log_levels import LogLevel
 from rota.core.model import AttemptResult, Job
 from rota.core.policy import Terms
 from rota.core.run_filter import InputField
@@ -40,11 +41,12 @@ from rota.kinds.workflows.store import effects, events, operators, upkeep, workf
 from rota.kinds.workflows.store.consumer_jobs import ensure_consumer_job
 from rota.kinds.workflows.store.publishing import publish_inputs
 from rota.kinds.workflows.store.records import NewEvent, StartedRun, WorkflowRow
-from rota.reports import diagnostics, installation, overview, run_search
+from rota.reports import diagnostics, installation, neighbours, overview, run_logs, run_search
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 from rota.reports import slots as slot_reports
 from rota.reports.audit import list_audit
+from rota.reports.run_logs import LogFilter
 from tests.databases import copy_sqlite
 from tests.postgres import create_database, drop_database
 
@@ -237,7 +239,17 @@ STEPS: dict[str, tuple[Callable[[Tx], Any], set[str]]] = {
     "the last slots of a schedule": (lambda tx: slot_reports.strip(tx, "S1", 30), set()),
     "how late slots started": (lambda tx: overview.lateness(tx, ORG), {"ix_runs_recorded"}),
     "the last run of a schedule": (lambda tx: overview.last_durations(tx, ["S1"]), {"ix_runs_schedule"}),
-    "the end of a log": (lambda tx: run_reports.log_tail(tx, "R1", 100), {"ix_logs_run"}),
+    "a page of a log": (lambda tx: run_logs.page(tx, "R1", 5, 100, LogFilter()), {"ix_logs_run"}),
+    "lines of a log that match": (
+        lambda tx: run_logs.page(tx, "R1", 5, 100, LogFilter(level=LogLevel.ERROR)),
+        {"ix_logs_run"},
+    ),
+    "the runs around a run of a schedule": (
+        lambda tx: neighbours.neighbours(
+            tx, ORG, {"id": "R1", "job_id": "J1", "schedule_id": "S1", "target_name": "t", "kind": "task"}
+        ),
+        {"ix_runs_schedule"},
+    ),
     "who changed a thing": (
         lambda tx: list_audit(tx, ORG, limit=20, resource="schedules", resource_id="S1"),
         {"ix_audit_log_resource"},

@@ -59,7 +59,7 @@ async def run(order: ChildOrder) -> ChildAnswer:
     except Canceled as error:
         return {"canceled": error.by}
     except BaseException as error:
-        return {"failure": dump_failure(getattr(error, "failure", None) or classify(error))}
+        return {"failure": dump_failure(getattr(error, "failure", None) or classify(error, order["capture_locals"]))}
     finally:
         await db.close()
 
@@ -79,7 +79,10 @@ async def run_task(order: ChildOrder, db: Database, program: Rota, settings: Eng
             return {"suspended": dump_suspension(ctx.suspension), "recorded_steps": True}
         if isinstance(error, Skipped | Canceled) or not ctx.info.recorded_steps:
             raise
-        return {"failure": dump_failure(getattr(error, "failure", None) or classify(error)), "recorded_steps": True}
+        return {
+            "failure": dump_failure(getattr(error, "failure", None) or classify(error, order["capture_locals"])),
+            "recorded_steps": True,
+        }
     finally:
         await program.injector.process.close()
         for _, _, _, line in ctx.log.take(last=True):

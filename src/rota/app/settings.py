@@ -52,6 +52,7 @@ class Settings(BaseModel):
     catch_up_run_seconds: Annotated[int | None, Field(ge=1, le=31_536_000)] = None
     catch_up_credits: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
     cancel_grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
+    capture_locals: bool = False
     drain_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     keep_success_days: Annotated[int, Field(ge=1, le=36_500)] = 30
     keep_failed_days: Annotated[int, Field(ge=1, le=36_500)] = 90
@@ -366,6 +367,7 @@ class Settings(BaseModel):
             keep_signals=timedelta(days=self.keep_signals_days),
             keep_audit=timedelta(days=self.keep_audit_days),
             max_schedules_per_task=self.max_schedules_per_task,
+            capture_locals=self.capture_locals,
             artifact_limit=self.max_artifact_mb << 20,
             objects=self.object_store_settings(),
             billing=self.billing,

@@ -2,12 +2,12 @@
 
 import traceback
 from binascii import crc32
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import NotRequired, TypedDict, TypeVar
 
 from rota.core.errors import (
     AuthError,
@@ -19,6 +19,7 @@ from rota.core.errors import (
     TransientError,
     WorkError,
 )
+from rota.core.frame_locals import FrameLocals, locals_of
 from rota.core.timing.triggers import Once, Timing, window_open
 from rota.core.timing.windows import Window
 
@@ -187,6 +188,7 @@ class FailureData(TypedDict):
     type: str
     message: str
     traceback: str | None
+    locals: NotRequired[list[FrameLocals]]  # only if they are captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +203,21 @@ class Failure:
     reconcile_after: timedelta | None = None  # when to check next whether an effect of unknown outcome was applied
     final: bool = False  # a LogicError: no retry policy applies
     retry_after: timedelta | None = None  # the delay that the code asked for, instead of the backoff
+    variables: Sequence[FrameLocals] | None = None  # of the functions in its traceback, if they are captured
 
     def dump(self) -> FailureData:
-        return {
+        data: FailureData = {
             "code": self.code or self.failure_class.value,
             "type": without_surrogates(self.type),
             "message": without_surrogates(self.message),
             "traceback": self.traceback and without_surrogates(self.traceback),
         }
+        if self.variables:
+            data["locals"] = [
+                {**frame, "variables": {k: without_surrogates(v) for k, v in frame["variables"].items()}}
+                for frame in self.variables
+            ]
+        return data
 
 
 class WorkFailed(Exception):
@@ -238,8 +247,9 @@ class Fail:
     """Record the job as failed; no further attempt."""
 
 
-def classify(error: BaseException) -> Failure:
-    """Return the failure for an exception of user code; its traceback starts after the frames of Rota."""
+def classify(error: BaseException, capture_locals: bool = False) -> Failure:
+    """Return the failure for an exception of user code; its traceback starts after the frames of Rota. With
+    `capture_locals` it has the variables of its functions."""
     match error:
         case TransientError() | ConnectionError() | TimeoutError():
             failure_class = FailureClass.TRANSIENT
@@ -267,7 +277,16 @@ def classify(error: BaseException) -> Failure:
         code=error.code if isinstance(error, GiveUp) else None,
         final=isinstance(error, LogicError),
         retry_after=timedelta(seconds=error.seconds) if isinstance(error, RetryAfter) else None,
+        variables=variables_of(error) if capture_locals else None,
     )
+
+
+def variables_of(error: BaseException) -> list[FrameLocals] | None:
+    """Return the variables of an exception's functions; None where they cannot be read: the failure counts more."""
+    try:
+        return locals_of(error, ROTA_SOURCE)
+    except Exception:
+        return None
 
 
 def after_failure(

@@ -35,6 +35,7 @@ class EngineSettings:
     keep_signals: timedelta = timedelta(days=30)  # that no run has waited for
     keep_audit: timedelta = timedelta(days=400)
     max_schedules_per_task: int | None = None
+    capture_locals: bool = False  # record the variables of functions that raise an error
     artifact_limit: int = 10 * 1024 * 1024  # bytes
     objects: ObjectStoreSettings | None = None  # None: all artifacts are in the database
     billing: Billing = Billing.RECORD

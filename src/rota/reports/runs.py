@@ -440,11 +440,3 @@ def records_of(columns: dict[str, Sequence[Any]]) -> list[Record]:
 def with_names(tx: Tx, records: Sequence[Record]) -> list[Record]:
     """Add the names of servers and tasks to schedules, jobs or runs that have only their ids."""
     return with_target_names(tx, [{"target_name": None, **record} for record in records])
-
-
-def log_tail(tx: Tx, run_id: str, limit: int, part: str | None = None) -> list[Record]:
-    """Return the last lines of a run's log, or of its lines that contain `part`, oldest first."""
-    stmt = select(g.id, g.at, g.stream, g.text).where(g.run_id == run_id).order_by(g.id.desc()).limit(limit)
-    if part:
-        stmt = stmt.where(g.text.icontains(part, autoescape=True))
-    return [dict_of(row) for row in tx.execute(stmt)][::-1]

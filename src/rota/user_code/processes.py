@@ -90,6 +90,7 @@ class ChildOrder(ProgramOrder):
     result_fd: int
     database_url: str
     artifact_limit: int
+    capture_locals: bool
     objects: ObjectStoreOrder | None
     billing: str
     markup: str
@@ -226,6 +227,7 @@ async def ask_child(
         "result_fd": writing,
         "database_url": ctx.engine.db.url,
         "artifact_limit": settings.artifact_limit,
+        "capture_locals": settings.capture_locals,
         "objects": dump_objects(settings.objects),
         "billing": settings.billing.value,
         "markup": str(settings.markup),
@@ -314,7 +316,8 @@ def load_failure(fields: ChildFailure | None) -> Failure | None:
     texts = (fields["type"], fields["message"], fields["traceback"], fields["code"])
     seconds = fields["retry_after"]
     retry_after = None if seconds is None else timedelta(seconds=seconds)
-    return Failure(failure_class, *texts, final=fields["final"], retry_after=retry_after)
+    variables = fields.get("locals")
+    return Failure(failure_class, *texts, final=fields["final"], retry_after=retry_after, variables=variables)
 
 
 async def wait_until_gone(leader: int, ctx: RunContext, canceled_at: float) -> None:

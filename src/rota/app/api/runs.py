@@ -8,6 +8,7 @@ from rota.app.api import models
 from rota.app.api.saved_views import filter_of_view
 from rota.app.api.streams import log_stream
 from rota.app.approvers import approver_of
+from rota.core.log_levels import LogLevel
 from rota.core.run_filter import RunFilter
 from rota.core.states import Status
 from rota.frame.http import answers
@@ -24,9 +25,10 @@ from rota.frame.http.contract import (
 )
 from rota.frame.http.models import BodyRoute, NoFields, page_of
 from rota.frame.http.reports import reports_of
-from rota.reports import failing, run_search, why
+from rota.reports import failing, run_logs, run_search, why
 from rota.reports import jobs as job_reports
 from rota.reports import runs as run_reports
+from rota.reports.run_logs import LogFilter
 
 router = APIRouter(tags=["runs"], route_class=BodyRoute)
 
@@ -112,14 +114,17 @@ async def logs(
     run_id: str,
     after: Annotated[int, Query(ge=0, le=2**62, description="id of the last line read")] = 0,
     limit: Limit = 200,
+    level: Annotated[LogLevel | None, Query(description="lines of at least this level")] = None,
+    stream: Annotated[str | None, Query(description="stdout, stderr, log or system")] = None,
+    contains: Annotated[str | None, Query(description="a part of the line, in any case of letters")] = None,
 ) -> Response:
     """Log lines of a run, oldest first. `next_cursor` is the next `after`. With `Accept: text/event-stream` lines are
-    streamed as they are written, until the run ends; an event `steps` says that recorded steps of a durable task
-    changed."""
+    streamed as they are written, until the run ends, all of them: filters are for pages; an event `steps` says that
+    recorded steps of a durable task changed."""
     if "text/event-stream" in request.headers.get("accept", ""):
         return await log_stream(request, caller, run_id, after)
-    db = engine_of(request).db
-    return answer_page(await db.read(run_reports.run_logs, caller.org_id, run_id, after=after, limit=limit))
+    db, wanted = engine_of(request).db, LogFilter(level, stream, contains)
+    return answer_page(await db.read(run_logs.lines_after, caller.org_id, run_id, after, limit, wanted))
 
 
 @router.post("/runs/{run_id}/$cancel", status_code=202, response_model=answers.JobRef)

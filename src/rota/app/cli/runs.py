@@ -10,7 +10,7 @@ from rota.frame.cli.follow import follow as stream
 from rota.frame.cli.options import Cursor, Limit, command_group, read_input
 from rota.frame.cli.output import duration, print_data, print_details, print_list, relative_time
 from rota.frame.cli.run_results import find_run, sleep, wait_for_job
-from rota.frame.cli.terminal import output, visible
+from rota.frame.cli.terminal import json_text, output, visible
 from rota.frame.cli.times import future_option, past_option
 
 app = command_group("List, show, cancel and retry runs.")
@@ -126,9 +126,15 @@ def logs(
     ctx: typer.Context,
     run_id: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="follow the log until the run has ended")] = False,
+    level: Annotated[str | None, typer.Option(help="lines of at least this level: error, warning, info, debug")] = None,
+    stream: Annotated[str | None, typer.Option(help="lines of this stream: stdout, stderr, log, system")] = None,
+    contains: Annotated[str | None, typer.Option("--contains", "--grep", help="lines with this text")] = None,
 ) -> None:
-    """Print the log of a run."""
+    """Print the log of a run, or its lines that match."""
     connection: Connection = ctx.obj
+    filters = {"level": level, "stream": stream, "contains": contains}
+    if follow and any(filters.values()):
+        fail("--follow prints all lines: leave out --level, --stream and --contains", Exit.USAGE)
     run = find_run(connection, run_id)
     while follow and run["id"] is None:
         sleep()
@@ -138,7 +144,31 @@ def logs(
     if follow:
         stream_logs(connection, run["id"])
     else:
-        print_logs(connection, run["id"])
+        print_logs(connection, run["id"], **filters)
+
+
+@app.command(reads=True)
+def diff(
+    ctx: typer.Context,
+    a: RunId,
+    b: RunId,
+    all_fields: Annotated[bool, typer.Option("--all", help="list equal fields, too")] = False,
+) -> None:
+    """Compare two runs: input, output, code version, durations, error."""
+    from rota.core.run_diff import compare
+
+    found = compare(*(find_run(ctx.obj, key) for key in (a, b)))
+    listed = [item for item in found if item.differs or all_fields]
+    items = [
+        {"section": item.section, "field": item.name, "a": item.a, "b": item.b, "change": item.change or None}
+        for item in listed
+    ]
+    rows = ([item.section, item.name, shown(item.a), shown(item.b), item.change] for item in listed)
+    print_list(ctx.obj, {"items": items, "next_cursor": None}, ("section", "field", "a", "b", "change"), rows)
+
+
+def shown(value: object) -> str:
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
 @app.command()
@@ -332,11 +362,11 @@ def unacknowledge(ctx: typer.Context, run_id: RunId) -> None:
     ctx.obj.post(f"/runs/{find_run(ctx.obj, run_id)['id']}/$unacknowledge")
 
 
-def print_logs(connection: Connection, run_id: str) -> None:
-    """Print the log lines written so far."""
+def print_logs(connection: Connection, run_id: str, **filters: str | None) -> None:
+    """Print the log lines written so far that match."""
     after: int | None = 0
     while after is not None:
-        page = connection.get(f"/runs/{run_id}/logs", after=after)
+        page = connection.get(f"/runs/{run_id}/logs", after=after, **filters)
         if page["items"] and not print_data(connection, page):
             for line in page["items"]:
                 print(output(line["text"]), flush=True)

@@ -10,12 +10,16 @@ from starlette.staticfiles import StaticFiles
 
 from rota.access.web import audit, login, oidc
 from rota.app.web import (
+    artifacts,
     calendars,
     editor,
     freezes,
     grid,
     now,
     queues,
+    run_compare,
+    run_logs,
+    run_retry,
     runs,
     schedules,
     search,
@@ -61,6 +65,15 @@ def create_web(engine: Engine, db: Database, api: FastAPI, trace_url: str = "") 
         app.add_exception_handler(kind, pages.on_error)
     app.add_middleware(pages.PageMiddleware)
     app.mount("/static", StaticFiles(directory=pages.STATIC))
-    for module in (login, oidc, *MODULES, actions):  # `actions` is last: it handles all remaining forms
+    for module in (
+        login,
+        oidc,
+        run_compare,
+        run_logs,
+        run_retry,
+        artifacts,
+        *MODULES,
+        actions,
+    ):  # `actions` is last: it handles all remaining forms
         app.include_router(module.router)
     return app

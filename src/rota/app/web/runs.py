@@ -1,20 +1,19 @@
 """Pages of runs: the list; one run with its attempts, live log, input, output and explanation."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
-from starlette.responses import StreamingResponse
 
 from rota.access.store import saved_views
+from rota.app import artifact_previews
 from rota.app.approvers import approver_of
-from rota.core.errors import NotFound
+from rota.app.web.run_logs import read_log, view_of
 from rota.core.order import When
 from rota.core.run_filter import RunFilter
 from rota.core.states import State, Status
 from rota.core.steps import OUTCOME_UNKNOWN, StepStatus, StepType
-from rota.db import paging
 from rota.db.column_types import EPOCH
 from rota.db.paging import Record
 from rota.engine import artifacts
@@ -26,7 +25,7 @@ from rota.frame.web.forms import to_rfc3339
 from rota.frame.web.pages import NavigationItem, engine_of, next_page_url, page, preferences, query_values
 from rota.frame.web.sessions import Viewer
 from rota.reports import jobs as job_reports
-from rota.reports import relatives, run_search, why
+from rota.reports import neighbours, relatives, run_search, why
 from rota.reports import runs as run_reports
 from rota.reports import schedules as schedule_reports
 
@@ -38,7 +37,6 @@ FILTERS = (
     "schedule_id", "tag", "status", "reason", "kind", "target", "input", "error", "worker", "longer_than",
     "shorter_than", "since", "until", "within",
 )  # fmt: skip
-MAX_LOG_LINES = 500
 UNFINISHED = (Status.PENDING, Status.RUNNING)
 FAILED_STEPS = (StepStatus.FAILED, StepStatus.TIMED_OUT)
 UNKNOWN_OUTCOMES = tuple(status.value for status in OUTCOME_UNKNOWN)
@@ -89,7 +87,7 @@ def read_filter(query: Mapping[str, str | None], zone: str) -> RunFilter:
 
 
 @router.get("/runs/{key}")
-async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Response:
+async def read(request: Request, caller: Viewer, key: str) -> Response:
     """Show a run by its id, or the latest attempt of a job by the job's id."""
     engine, db = engine_of(request), reports_of(request, caller)
     job = await db.read(job_reports.job_with_attempts, caller.org_id, key)
@@ -106,12 +104,12 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
         request,
         "run.html",
         run=run,
+        around=await db.read(neighbours.neighbours, caller.org_id, run),
+        preview_kind=artifact_previews.kind_of,
         job=job,
         why=explanation["sentences"],
         saved=saved,
-        q=q,
-        lines_most=MAX_LOG_LINES,
-        lines=await db.read(run_reports.log_tail, run_id, MAX_LOG_LINES, q) if run_id else [],
+        log=await read_log(request, caller, run_id, view_of(request)) if run_id else None,
         names=await db.read(schedule_reports.names_of, [schedule_id] if schedule_id else []),
         open=run["status"] in UNFINISHED,
         followed=run["status"] in UNFINISHED or suspended,
@@ -125,27 +123,6 @@ async def read(request: Request, caller: Viewer, key: str, q: str = "") -> Respo
         drawn_graph=None if graph is None else draw_graph(graph),
         trace_url=template.replace("{trace_id}", run["trace_id"]) if template and run["trace_id"] else None,
     )
-
-
-@router.get("/runs/{run_id}/log.txt")
-async def download(request: Request, caller: Viewer, run_id: str) -> Response:
-    """Download the complete log as text."""
-    db = reports_of(request, caller)
-    if run_id not in [
-        attempt["id"] for attempt in (await db.read(job_reports.job_with_attempts, caller.org_id, run_id))["attempts"]
-    ]:
-        raise NotFound(f"run {run_id!r} not found")
-    headers = {"content-disposition": f'attachment; filename="{run_id}.log"'}
-    return StreamingResponse(lines_of(request, caller, run_id), media_type="text/plain; charset=utf-8", headers=headers)
-
-
-async def lines_of(request: Request, caller: Caller, run_id: str) -> AsyncIterator[str]:
-    cursor: str | None = "0"
-    while cursor is not None:
-        lines, cursor = await reports_of(request, caller).read(
-            run_reports.run_logs, caller.org_id, run_id, after=int(cursor), limit=paging.PAGE_ROWS_MAX
-        )
-        yield "".join(f"{line['at'].isoformat()} {line['stream']} {line['text']}\n" for line in lines)
 
 
 async def decisions(request: Request, caller: Caller, job: Record) -> Record:

@@ -69,7 +69,7 @@ def classify_outcome(
         case None if isinstance(error, ChildCrashed):
             return crashed_attempt(result, str(error))
         case None:
-            failure = getattr(error, "failure", None) or classify(error)
+            failure = getattr(error, "failure", None) or classify(error, settings.capture_locals)
             failed = failed_attempt(attempt, info, failure, now, settings.transient_retry)
             return replace(failed, outcome=getattr(error, "outcome", None))
         case "timeout":

@@ -53,6 +53,15 @@ class Schedule(StoredSchedule):
     words: str | None = Field(examples=["at 02:00 every day"])
 
 
+class FrameLocals(Answer):
+    """The variables of a function in a traceback, as text (`ROTA_CAPTURE_LOCALS`)."""
+
+    file: str
+    line: int
+    function: str
+    variables: dict[str, str]
+
+
 class Error(Answer):
     """Why an attempt failed."""
 
@@ -62,6 +71,7 @@ class Error(Answer):
     type: str = ABSENT
     message: str = ABSENT
     traceback: str | None = ABSENT
+    locals: list[FrameLocals] = ABSENT
 
 
 class JobBrief(Answer):

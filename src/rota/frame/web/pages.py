@@ -31,7 +31,7 @@ from rota.frame.http.auth import Caller, Role, Unauthenticated
 from rota.frame.http.exposure import base_url_of, is_https, mount_of
 from rota.frame.http.guessing import TooManyFailures
 from rota.frame.http.limits import MAX_QUERY_VALUE_CHARACTERS, SECURITY_HEADERS, status_of
-from rota.frame.web import charts, step_timeline
+from rota.frame.web import charts, log_text, step_timeline
 from rota.frame.web.forms import kind_of
 from rota.reports.audit import list_audit
 
@@ -41,7 +41,7 @@ LOCAL_PATH = re.compile(
     r"/(?![/\\])[^\\\x00-\x20\x7f]*"
 )  # paths of this site: browsers read `/\x` and `/<tab>/x` as `//x`
 
-LINK = re.compile(r'(?<=\s)(href|action|formaction|src|data-follow)="/(?!/)')
+LINK = re.compile(r'(?<=\s)(href|action|formaction|src|data-follow|data-log|data-compare)="/(?!/)')
 
 log = structlog.get_logger("rota.web")
 
@@ -197,7 +197,8 @@ class PageMiddleware:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)  # previews of artifacts have a stricter policy of their own
                 headers["cache-control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
             await send(message)
 
@@ -302,4 +303,6 @@ TEMPLATES.filters.update(
     plural=plural, compact=compact, query=lambda text: quote(str(text), safe=""), sh=shlex.quote,
     shown_status=shown_status,
 )  # fmt: skip
-TEMPLATES.globals.update(page_of=PAGE_OF, charts=charts, step_timeline=step_timeline, kind_of=kind_of, to_span=span)
+TEMPLATES.globals.update(
+    page_of=PAGE_OF, charts=charts, step_timeline=step_timeline, log_text=log_text, kind_of=kind_of, to_span=span,
+)  # fmt: skip

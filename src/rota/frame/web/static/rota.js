@@ -6,53 +6,33 @@ const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 const mount = document.documentElement.dataset.mount; // the path prefix of a site that is mounted in another application
 const typing = () => document.activeElement?.matches("input:not([type=checkbox]), textarea, select");
 
-// fetch the page again and replace its [data-live] parts
-let lastRequest = 0, stale = false; // stale: a part was kept because the reader uses it
-async function refresh(address = location.href) {
+// fetch the page again and update its [data-live] parts: see live.js
+let lastRequest = 0;
+async function refresh(address = location.href, whole = false) {
   const request = ++lastRequest;
   const answer = await fetch(address, { headers: { accept: "text/html" } }).catch(() => null);
   if (!answer?.ok || answer.redirected || request !== lastRequest) return;
-  stale = false;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const part of $$("[data-live]")) {
-    const fresh = page.getElementById(part.id);
-    const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
-    if (!fresh) continue;
-    const focused = busy && part.matches("[data-drawing]") ? focusIn(part) : null;
-    if ((busy && !focused) || selected(part) || $("details[open]", part)) { stale = true; continue; }
-    const places = $$(".scroll", part).map((box) => [box.scrollLeft, box.scrollTop]);
-    part.replaceWith(document.adoptNode(fresh));
-    fresh.dispatchEvent(new CustomEvent("fresh", { bubbles: true }));
-    if (focused) $(focused, fresh)?.focus({ preventScroll: true });
-    $$(".scroll", fresh).slice(0, places.length).forEach((box, number) => box.scrollTo(...places[number]));
-  }
-  $("main").dataset.since = $("main", page).dataset.since;
+  updatePage(new DOMParser().parseFromString(await answer.text(), "text/html"), whole);
+  updated();
+}
+function updated() {
   mark();
   showPicked();
   followLog();
 }
+document.addEventListener("live-updated", updated);
 
-// a drawing is replaced also while it has the focus: return a selector of the focused link, or of the box that scrolls
-function focusIn(part) {
-  const link = document.activeElement.closest("a"), box = document.activeElement.closest(".viewport");
-  return link ? `a[href="${CSS.escape(link.getAttribute("href"))}"]` : box === document.activeElement ? ".viewport" : null;
-}
-
-// a part with selected text, the focus or open details is replaced when the reader leaves it
-function selected(part) {
-  const selection = getSelection();
-  return !selection.isCollapsed && selection.containsNode(part, true);
-}
+// what was kept because the reader used it is updated when they leave it
 const released = () => { if (stale && stream) refreshSoon(); };
 document.addEventListener("selectionchange", () => { if (getSelection().isCollapsed) released(); });
 document.addEventListener("focusout", released);
 document.addEventListener("toggle", released, true);
+document.addEventListener("pointerout", (event) => { if (stale && !event.target.closest?.("[data-live]")?.contains(event.relatedTarget)) released(); });
 
-// the selected row is identified by its link: rows are replaced
+// the selected row is identified by its key: rows are replaced
 let chosen = null;
-const linkOf = (row) => $("a", row)?.href ?? null;
 function mark() {
-  const rows = $$("[data-row]"), place = chosen === null ? -1 : rows.findIndex((row) => linkOf(row) === chosen);
+  const rows = $$("[data-row]"), place = chosen === null ? -1 : rows.findIndex((row) => rowKey(row) === chosen);
   rows.forEach((row, number) => row.classList.toggle("chosen", number === place));
   return place;
 }
@@ -68,6 +48,12 @@ function showPicked() {
   if (!bar) return;
   bar.hidden = picked.size === 0;
   $("[data-picked-count]", bar).textContent = `${picked.size} selected`;
+  const compare = $("[data-compare]", bar);
+  if (compare) {
+    const [a, b] = [...picked].sort(); // ids begin with their time: the older one first
+    compare.hidden = picked.size !== 2;
+    compare.href = `${compare.dataset.compare}?${new URLSearchParams({ a, b })}`;
+  }
   for (const field of $$("[data-picked]", bar)) field.value = [...picked].join(",") || "none";  // refused: an empty filter would match everything
 }
 document.addEventListener("click", (event) => {
@@ -118,34 +104,23 @@ function follow() {
     stream.addEventListener(kind, refreshSoon);
 }
 
-// live log of a run, and its recorded steps
+// the log of a run grows, and its recorded steps change: see log.js
 let tail;
 function followLog() {
   const log = $("[data-follow]");
   if (!log || document.hidden) { tail?.close(); tail = null; return; }
   if (tail) return;
-  const known = new Set();
+  if ($("[data-log]") && !log.dataset.viewed) logViewer(log);
   tail = new EventSource(log.dataset.follow);
-  tail.addEventListener("log", (event) => {
-    const line = JSON.parse(event.data);
-    if (known.has(line.id)) return;
-    known.add(line.id);
-    const low = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    const row = document.createElement("p");
-    const time = document.createElement("time");
-    time.textContent = line.at.slice(11, 19);
-    row.className = line.stream;
-    row.append(time, " " + line.text);
-    log.append(row);
-    filterLog();
-    if (low) log.scrollTop = log.scrollHeight;
-  });
+  tail.addEventListener("log", () => log.dispatchEvent(new Event("log-grows")));
   tail.addEventListener("steps", refreshSoon);
-  tail.addEventListener("end", () => { tail.close(); log.removeAttribute("data-follow"); $("[data-following]")?.remove(); refresh(); });
-}
-function filterLog() {
-  const wanted = ($("[data-log-search]")?.value ?? "").toLowerCase();
-  for (const row of $$("#log p")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  tail.addEventListener("end", () => {
+    tail.close();
+    log.removeAttribute("data-follow");
+    $("[data-following]")?.remove();
+    log.dispatchEvent(new Event("log-grows"));
+    refresh();
+  });
 }
 
 function debounce(milliseconds, action) {
@@ -159,7 +134,7 @@ const search = debounce(150, (form) => {
   history.replaceState(null, "", form.getAttribute("action") + (query.size ? "?" + query : ""));
   lastRequest += 1;
   const focus = document.activeElement;
-  refresh().then(() => focus?.focus());
+  refresh(location.href, true).then(() => focus?.focus());
 });
 
 // search from every page: results below the field, chosen by arrow keys
@@ -208,9 +183,9 @@ document.addEventListener("input", (event) => {
   const form = event.target.form;
   if (form?.matches("[data-search]")) search(form);
   if (form?.matches("[data-editor]")) preview(form);
-  if (event.target.matches("[data-log-search]")) filterLog();
 });
 document.addEventListener("submit", (event) => {
+  if (event.defaultPrevented) return;
   for (const button of $$("button", event.target)) setTimeout(() => { button.disabled = true; });  // prevents double submission
 });
 document.addEventListener("click", (event) => {
@@ -232,9 +207,10 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "g") gone = Date.now();
   else if (event.key === "/") { event.preventDefault(); ($("[data-search] [type=search]") ?? find)?.focus(); }
   else if (event.key === "?") $("#keys")?.showModal();
+  else if (event.key === "." && $("#news")) showNews();
   else if ((event.key === "j" || event.key === "k") && rows.length) {
     const place = Math.max(0, Math.min(rows.length - 1, mark() + (event.key === "j" ? 1 : -1)));
-    chosen = linkOf(rows[place]);
+    chosen = rowKey(rows[place]);
     mark();
     rows[place].scrollIntoView({ block: "nearest" });
   } else if (event.key === "x" && mark() >= 0) $("[data-pick]", rows[mark()])?.click();
@@ -243,10 +219,8 @@ document.addEventListener("keydown", (event) => {
 
 const localZone = $("[data-mine]");
 if (localZone) localZone.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-const log = $("#log");
-if (log) log.scrollTop = log.scrollHeight;
 document.addEventListener("visibilitychange", () => { follow(); followLog(); if (!document.hidden) refresh(); });
 showPicked();
 follow();
-followLog();
+document.addEventListener("DOMContentLoaded", followLog); // when log.js is loaded, too
 if ($("[data-again]")) setTimeout(refresh, 1500);  // a part is being computed
