@@ -31,7 +31,7 @@ up: $(VENV)/.installed
 test: lint chromium
 	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" $(ARGS)
 
-test-long: $(VENV)/.installed-dev chromium
+test-long: $(VENV)/.installed-long chromium
 	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m long $(ARGS)
 
 lint: $(VENV)/.installed-dev
@@ -92,6 +92,11 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(venv)
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# Large packages that only long tests need; those tests are skipped where they cannot be installed.
+$(VENV)/.installed-long: $(VENV)/.installed-dev
+	-$(PIP) install --constraint constraints.txt --editable '.[ray]'
+	@touch $@
 
 # Creates the virtual environment unless a complete one exists.
 define venv

@@ -2034,7 +2034,8 @@ class Task(TypedDict):
     retry: "Retry | None"
     timeout: str | float | None
     isolation: Literal["none", "process"] | None
-    executor: Literal["dask"] | None
+    executor: Literal["dask", "ray", "container", "kubernetes"] | None
+    container: dict[str, Any] | None
     cache_ttl: str | float | None
     env: Any
     cwd: str | None
@@ -2071,7 +2072,8 @@ class TaskBody(TypedDict):
     retry: NotRequired["Retry | None"]
     timeout: NotRequired[str | float | None]
     isolation: NotRequired[Literal["none", "process"] | None]
-    executor: NotRequired[Literal["dask"] | None]
+    executor: NotRequired[Literal["dask", "ray", "container", "kubernetes"] | None]
+    container: NotRequired[dict[str, Any] | None]
     cache_ttl: NotRequired[str | float | None]
     env: NotRequired[Any]
     cwd: NotRequired[str | None]
@@ -2104,7 +2106,8 @@ class TaskChanges(TypedDict):
     retry: NotRequired["Retry | None"]
     timeout: NotRequired[str | float | None]
     isolation: NotRequired[Literal["none", "process"] | None]
-    executor: NotRequired[Literal["dask"] | None]
+    executor: NotRequired[Literal["dask", "ray", "container", "kubernetes"] | None]
+    container: NotRequired[dict[str, Any] | None]
     cache_ttl: NotRequired[str | float | None]
     env: NotRequired[Any]
     cwd: NotRequired[str | None]
@@ -2137,7 +2140,8 @@ class TaskReplacement(TypedDict):
     retry: NotRequired["Retry | None"]
     timeout: NotRequired[str | float | None]
     isolation: NotRequired[Literal["none", "process"] | None]
-    executor: NotRequired[Literal["dask"] | None]
+    executor: NotRequired[Literal["dask", "ray", "container", "kubernetes"] | None]
+    container: NotRequired[dict[str, Any] | None]
     cache_ttl: NotRequired[str | float | None]
     env: NotRequired[Any]
     cwd: NotRequired[str | None]

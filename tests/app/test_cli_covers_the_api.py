@@ -100,8 +100,16 @@ NO_OPTION = {  # of a body or query, in all operations
 NO_OPTION_OF = {
     "PATCH /schedules/{key}": {"kind": "cannot change"},
     "POST /schedules/{key}/$diff": {"kind": "cannot change", "replace": "for editors: options name what changes"},
-    "POST /tasks": {"id": "for programs; --file", "executor": "declared by programs"},
-    "PATCH /tasks/{key}": {"id": "cannot change", "executor": "declared by programs"},
+    "POST /tasks": {
+        "id": "for programs; --file",
+        "executor": "declared by programs",
+        "container": "declared by programs",
+    },
+    "PATCH /tasks/{key}": {
+        "id": "cannot change",
+        "executor": "declared by programs",
+        "container": "declared by programs",
+    },
     "GET /runs/{run_id}/logs": {"limit": "all lines are printed"},
 }
 WATCHED = {

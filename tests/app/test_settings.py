@@ -36,7 +36,17 @@ def test_the_defaults_in_the_docs_are_the_defaults() -> None:
         )
         unset = (*unset, "orgs", "run_as", "default_timeout_seconds", "trusted_proxies", "public_url", "allowed_hosts")
         unset = (*unset, "oidc_issuer", "oidc_client_id", "oidc_client_secret", "oidc_roles", "oidc_name")
-        unset = (*unset, "artifacts_url", "artifacts_endpoint", "dask_address", "exit_when_idle", "reports_url")
+        unset = (
+            *unset,
+            "artifacts_url",
+            "artifacts_endpoint",
+            "dask_address",
+            "ray_address",
+            "container_command",
+            "kubernetes_config",
+            "exit_when_idle",
+            "reports_url",
+        )
         unset = (*unset, "catch_up_slots", "catch_up_run_seconds", "catch_up_credits")
         mail = ("smtp_url", "smtp_from", "heartbeat_url", "pipelines_url")
         if name not in (*unset, "warehouse_dir", "repair_command", "metrics_port", "sentry_dsn", *mail):

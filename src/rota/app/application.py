@@ -94,7 +94,7 @@ class Rota:
 
     def shell(self, name: str, command: str, **options: object) -> None:
         """Register a shell command as a task. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl,
-        queue, priority, and those of flow control (see `task`)."""
+        executor and container (docs/executors.md), queue, priority, and those of flow control (see `task`)."""
         self.registry.add(Task(name, command=command, **task_options(options)))
 
     def graph(self, name: str, graph: object, *, provider: str = "langgraph", **options: Unpack[GraphOptions]) -> None:

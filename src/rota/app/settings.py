@@ -20,7 +20,7 @@ from rota.core.timing.triggers import parse_interval
 from rota.engine.engine_settings import EngineSettings, ObjectStoreSettings
 from rota.kinds.alarms.settings import AlarmSettings
 from rota.kinds.pipelines.executor import POSTGRES_SCHEMES
-from rota.kinds.tasks.executors.settings import ExecutorSettings, check_dask_address
+from rota.kinds.tasks.executors.settings import ExecutorSettings, check_dask_address, check_ray_address
 
 if TYPE_CHECKING:
     from rota.access.login_settings import LoginSettings
@@ -103,6 +103,9 @@ class Settings(BaseModel):
     metrics_host: str = "127.0.0.1"
     sentry_dsn: str = ""
     dask_address: str = ""
+    ray_address: str = ""
+    container_command: str = ""
+    kubernetes_config: str = ""
     alarm_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     smtp_url: str = ""
     smtp_from: str = ""
@@ -215,6 +218,11 @@ class Settings(BaseModel):
     @classmethod
     def known_scheduler(cls, value: str) -> str:
         return check_dask_address(value) if value else value
+
+    @field_validator("ray_address")
+    @classmethod
+    def known_ray_server(cls, value: str) -> str:
+        return check_ray_address(value) if value else value
 
     @field_validator("smtp_url")
     @classmethod
@@ -341,7 +349,7 @@ class Settings(BaseModel):
         )
 
     def executor_settings(self) -> ExecutorSettings:
-        return ExecutorSettings(self.dask_address)
+        return ExecutorSettings(self.dask_address, self.ray_address, self.container_command, self.kubernetes_config)
 
     def object_store_settings(self) -> ObjectStoreSettings | None:
         if not self.artifacts_url:

@@ -35,6 +35,7 @@ from rota.core.process_groups import (
 )
 from rota.core.steps import Suspended, Suspension, WaitingData
 from rota.engine.engine_settings import ObjectStoreSettings
+from rota.engine.object_store import CREDENTIALS
 from rota.engine.runner import Canceled, ChildCrashed, RunContext, Skipped, WorkFailed
 from rota.user_code.child_process import ChildProcess, start_child
 from rota.user_code.warden import announce, warden
@@ -373,23 +374,47 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a command: the INHERITED variables, those that match `allowed` and are not `hidden`,
     `variables`, and the ids of its run. ROTA_* settings may hold secrets and are never inherited."""
-    patterns = (*INHERITED, *allowed)
-    inherited = {
+    return inherited((*INHERITED, *allowed), hidden) | dict(variables or {}) | ids_of(ctx)
+
+
+def variables_of_container(ctx: RunContext, env: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return the variables of a container: those of `environment` but the INHERITED ones, which fit this machine."""
+    chosen = env if isinstance(env, Mapping) else inherited(env, hidden_variables(ctx))
+    return {**chosen, **ids_of(ctx)}
+
+
+def hidden_variables(ctx: RunContext) -> Collection[str]:
+    """Return the names of the variables with the credentials of the object store, which has the results of all orgs."""
+    objects = ctx.engine.objects
+    return () if objects is None else CREDENTIALS.get(objects.scheme, ())
+
+
+def inherited(patterns: Sequence[str], hidden: Collection[str] = ()) -> dict[str, str]:
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("ROTA_")
         and name not in hidden
         and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
+
+
+def ids_of(ctx: RunContext) -> dict[str, str]:
+    """Return the variables with the ids of a run."""
     job = ctx.job
-    run_ids = {
+    return {
         "ROTA_RUN_ID": ctx.run_id,
         "ROTA_JOB_ID": job.id,
         "ROTA_ATTEMPT": str(ctx.attempt),
         "ROTA_FENCE": str(job.fence),
         "ROTA_SLOT": job.slot.isoformat() if job.slot else "",
     }
-    return inherited | dict(variables or {}) | run_ids
+
+
+def release(process: ChildProcess) -> None:
+    """Kill what is left of a process that `start` started, and end the watch over it."""
+    kill_group(process.pid)
+    warden.remove(process.pid)
 
 
 def child_setup(memory_mb: int | None, run_id: str, account: pwd.struct_passwd | None = None) -> Callable[[], None]:

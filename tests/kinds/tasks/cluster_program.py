@@ -11,6 +11,7 @@ from typing import Any
 
 from rota import Rota, RunContext
 
+START_LIMITS = {"dask": "5s", "ray": "45s"}  # Ray starts a process for each run
 FACTOR = 3  # a global of the module travels with its functions
 
 
@@ -115,7 +116,7 @@ def program(executor: str) -> Rota:
     app = Rota()
     for function in FUNCTIONS:
         app.task(executor=executor)(function)
-    app.task(executor=executor, heartbeat="2s")(beat)
-    app.task("short", executor=executor, timeout="2s")(linger)
+    app.task(executor=executor, heartbeat="5s")(beat)
+    app.task("short", executor=executor, timeout=START_LIMITS[executor])(linger)
     app.task("no_retry", executor=executor, retry={"max_retries": 0})(once_lost)
     return app

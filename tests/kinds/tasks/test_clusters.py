@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
 ]
 GRACE_SECONDS = 2
+PARTITIONS, PARTITION_SECONDS = 10, 8.0  # a heavy task, as seconds of CPU
 
 
 @pytest.fixture(scope="module", params=list(CLUSTERS))
@@ -70,7 +71,7 @@ async def finish(harness: TaskHarness, job_id: str) -> dict[str, Any]:
     return await harness.last_run(job_id)
 
 
-async def noted(path: Path, text: str, seconds: float = 30.0) -> str:
+async def noted(path: Path, text: str, seconds: float = 120.0) -> str:
     """Wait until a function on a node has noted a line with this text, and return the line."""
     end = stopwatch() + seconds
     while True:
@@ -212,6 +213,7 @@ async def test_a_timeout_and_missing_heartbeats_stop_the_function_on_its_node(
 ) -> None:
     use(harness, shared_cluster)
     notes = tmp_path / "notes"
+    await harness.run("wait_a_moment", number=1)  # connects
     run = await harness.run("short", path=str(notes))
     assert (run["status"], run["reason"]) == ("failed", "timeout")
     assert not is_alive(int((await noted(notes, "begin")).split()[1]))
@@ -239,6 +241,26 @@ async def test_a_cluster_that_is_gone_is_named_and_retried_by_policy(
         cluster.close()
 
 
+async def test_ten_partitions_are_faster_on_a_cluster_than_in_one_process(
+    harness: TaskHarness, shared_cluster: Processes
+) -> None:
+    if (os.cpu_count() or 1) < 2 or os.getloadavg()[0] > 1:
+        pytest.skip("needs two cores with nothing else to do")
+    use(harness, shared_cluster)
+    await harness.run("wait_a_moment", number=1)  # connects
+    begun = stopwatch()
+    cluster_program.burn(PARTITION_SECONDS)
+    one_process = PARTITIONS * (stopwatch() - begun)
+    await harness.declare()
+    partitions = [{"seconds": PARTITION_SECONDS}] * PARTITIONS
+    begun = stopwatch()
+    job_ids = await harness.engine.enqueue(harness.org_id, "task", "burn", partitions)
+    await harness.work()
+    elapsed = stopwatch() - begun
+    assert [(await harness.last_run(job_id))["status"] for job_id in job_ids] == ["success"] * PARTITIONS
+    assert one_process / elapsed >= 1.6
+
+
 APP = """
 @app.task(executor="EXECUTOR")
 def once_lost(path: str) -> int:
@@ -259,7 +281,7 @@ async def test_a_killed_worker_leaves_nothing_running_on_the_cluster_and_its_job
     async with Workers(tmp_path, clean_url, APP.replace("EXECUTOR", executor), lease_seconds=3, **address) as workers:
         (worker,) = await workers.up()
         await workers.enqueue("once_lost", path=str(notes))
-        child = int((await noted(notes, "begin", 120)).split()[1])
+        child = int((await noted(notes, "begin")).split()[1])
         worker.kill()
         await until_gone(child)
         await workers.up()

@@ -42,8 +42,8 @@ Params = Annotated[str | None, typer.Option(help="all parameters as a JSON objec
 ArtifactId = Annotated[str, typer.Argument(help="id of the artifact, or of a task's run")]
 TASK_FIELDS = (
     "id", "name", "task_type", "command", "parameters", "enabled", "source", "version", "retry", "timeout", "isolation",
-    "executor", "cache_ttl", "env", "cwd", "stdin", "memory_mb", "queue", "priority", "rate", "burst", "rate_key",
-    "max_running", "max_running_key", "heartbeat", "debounce", "debounce_key", "debounce_max", "throttle",
+    "executor", "container", "cache_ttl", "env", "cwd", "stdin", "memory_mb", "queue", "priority", "rate", "burst",
+    "rate_key", "max_running", "max_running_key", "heartbeat", "debounce", "debounce_key", "debounce_max", "throttle",
     "throttle_key", "on_new_version", "created_at", "updated_at",
 )  # fmt: skip
 ARTIFACT_FIELDS = ("id", "run_id", "parent_id", "level", "label", "content_type", "size", "created_at")

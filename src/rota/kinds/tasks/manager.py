@@ -276,12 +276,13 @@ def task_columns(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_not_declared(fields: Mapping[str, Any], old: TaskRow | None) -> None:
-    """Raises Invalid for an executor of a function that is not set where the function is declared."""
-    executor = (fields["options"] or {}).get("executor")
-    declared = ((old.options if old is not None else None) or {}).get("executor")
-    if fields["task_type"] == "python" and executor is not None and executor != declared:
-        reason = "is set where the function is declared, by @app.task(executor=…); leave it out"
-        raise Invalid("executor", executor, reason)
+    """Raises Invalid for an executor or a container that is not set where the task is declared."""
+    declared = (old.options if old is not None else None) or {}
+    for name in ("executor", "container"):
+        value = (fields["options"] or {}).get(name)
+        if value is not None and value != declared.get(name):
+            decorator = "@app.task" if fields["task_type"] == "python" else "app.shell"
+            raise Invalid(name, value, f"is set where the task is declared, by {decorator}({name}=…); leave it out")
 
 
 def check_not_hidden(fields: Mapping[str, object]) -> None:

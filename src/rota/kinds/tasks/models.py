@@ -101,6 +101,17 @@ Env = Annotated[
         {"description": "variables, or names of those to let through", "examples": [{"A": "b"}, ["DATABASE_URL"]]}
     ),
 ]
+ContainerMap = Annotated[
+    dict[str, Any],
+    as_sent(OPTIONS["container"]),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "image and limits of the container that it runs in; declared by programs",
+            "examples": [{"image": "python:3.13", "cpus": 2}],
+        }
+    ),
+]
 Cwd = Annotated[str, as_sent(OPTIONS["cwd"]), WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096})]
 Stdin = Annotated[str, as_sent(OPTIONS["stdin"]), WithJsonSchema({"type": "string"})]
 
@@ -120,9 +131,13 @@ class TaskChanges(RequestBody):
     timeout: Timeout | None = None
     isolation: Literal["none", "process"] | None = None
     executor: (
-        Annotated[Literal["dask"], Field(description="where it runs, if not in its worker; declared by programs")]
+        Annotated[
+            Literal["dask", "ray", "container", "kubernetes"],
+            Field(description="where it runs, if not in its worker; declared by programs"),
+        ]
         | None
     ) = None
+    container: ContainerMap | None = None
     cache_ttl: CacheTtl | None = None
     env: Env | None = None
     cwd: Cwd | None = None

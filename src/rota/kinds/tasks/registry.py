@@ -17,6 +17,7 @@ from rota.core.policy import Retry, parse_retry
 from rota.core.steps import OnNewVersion
 from rota.core.timing.triggers import parse_interval
 from rota.db.paging import Record
+from rota.kinds.tasks.executors.container_options import read_container
 from rota.kinds.tasks.executors.functions import check_function
 from rota.kinds.tasks.executors.options import EXECUTORS, check_executor
 from rota.kinds.tasks.flow_options import FLOW_OPTIONS, check_flow_options
@@ -43,6 +44,7 @@ class Task:
     timeout: timedelta | None = None
     isolation: str = "none"
     executor: str | None = None  # where it runs, if not in its worker
+    container: Mapping[str, object] | None = None  # that it runs in, see `container_options.Container`
     version: str | None = None
     cache_ttl: timedelta | None = None
     env: Mapping[str, str] | tuple[str, ...] = ()  # variables of a command, or patterns of those that it inherits
@@ -186,7 +188,8 @@ def task_rows(registry: TaskRegistry, injector: Injector, program: str | None) -
     """Return the rows of the tasks that a program declares. Raises Invalid for a function that cannot run on the
     cluster of its executor."""
     for name, executor in registry.executors().items():
-        check_function(executor, name, registry.get(name), injector)
+        if (task := registry.find_function(name)) is not None and task.function is not None:
+            check_function(executor, name, task.function, injector)
     return [
         {
             "name": task.name,
@@ -276,6 +279,7 @@ OPTIONS: dict[str, Callable[[object, str], object]] = {
     "timeout": read_duration,
     "isolation": lambda value, field: parse.one_of(value, field, ["none", "process"]),
     "executor": lambda value, field: parse.one_of(value, field, list(EXECUTORS)),
+    "container": read_container,
     "version": lambda value, field: parse.text(value, field, VERSION_CHARACTERS, required=True),
     "cache_ttl": read_duration,
     "env": read_env,

@@ -21,6 +21,7 @@ TASK_OPTIONS = (
     "timeout",
     "isolation",
     "executor",
+    "container",
     "cache_ttl",
     "env",
     "cwd",

@@ -33,12 +33,13 @@ from rota.engine import orgs
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
 from rota.engine.extensions import Describe
-from rota.engine.object_store import CREDENTIALS
 from rota.engine.runner import MAX_ISOLATED_RUNS, RunContext, Skipped, Work, WorkFailed
 from rota.engine.versions import base_of, pinned
 from rota.kinds.tasks import reports, store
+from rota.kinds.tasks.executors.container_options import Container
 from rota.kinds.tasks.executors.executors import Executors
 from rota.kinds.tasks.executors.functions import RemoteCall
+from rota.kinds.tasks.executors.options import WITH_CONTAINER
 from rota.kinds.tasks.flow import limits_of, rules_of
 from rota.kinds.tasks.registry import COMMAND_OPTIONS, VERSION_CHARACTERS, Task, TaskRegistry, task_options
 from rota.kinds.tasks.targets import (
@@ -212,6 +213,9 @@ class TaskRunner:
 
     def run(self, ctx: RunContext, task: Task, parameters: object) -> Awaitable[object]:
         if task.function is None:
+            if task.executor in WITH_CONTAINER and self.executors is not None:
+                content = command_input(task, parameters)
+                return self.executors.run_command(ctx, container_of(task), task.command or "", content)
             return self.run_command(ctx, task, parameters)
         if task.executor is not None and self.executors is not None:
             return self.run_remote(ctx, self.executors, task, parameters)
@@ -237,7 +241,8 @@ class TaskRunner:
             if arguments.get(name) is not None:
                 arguments[name] = await load_frame(self._threads, ctx, cls, name, arguments[name])
         ctx.heartbeat_at = math.inf  # its process sends the first heartbeat when it has loaded the function
-        call = RemoteCall(task.executor, task.name, task.function, arguments, signature, task.memory_mb)
+        container = container_of(task) if task.executor == "container" else None
+        call = RemoteCall(task.executor, task.name, task.function, arguments, signature, task.memory_mb, container)
         result = await executors.run(ctx, call, ctx.engine.settings.artifact_limit)
         return await self.save_result(ctx, result)
 
@@ -352,6 +357,19 @@ def parameters_of(task: Task, job: Job) -> Any:
     return {**task.parameters, **(job.payload or {})} if task.parameters else job.payload
 
 
+def container_of(task: Task) -> Container:
+    """Return the container of a task's runs."""
+    options: dict[str, Any] = dict(task.container or {})
+    return Container(**options, place=task.executor or "", memory_mb=task.memory_mb, cwd=task.cwd, env=task.env)
+
+
+def command_input(task: Task, parameters: object) -> bytes:
+    """Return the stdin of a command: that of its task, else its parameters as JSON."""
+    if task.stdin is not None:
+        return task.stdin.encode()
+    return orjson.dumps(parameters) if parameters is not None else b""
+
+
 def size_of_outcome(outcome: object) -> int:
     """Return the size of an outcome in bytes of JSON. Raises LogicError if it is not JSON."""
     try:
@@ -377,18 +395,12 @@ async def run_command(ctx: RunContext, task: Task, parameters: object, user: str
     as JSON. Raises WorkFailed for an exit code other than 0, LogicError if it cannot start."""
     assert task.command is not None
     allowed, variables = ((), task.env) if isinstance(task.env, Mapping) else (task.env, {})
-    objects = ctx.engine.objects
-    hidden = () if objects is None else CREDENTIALS.get(objects.scheme, ())  # of the results of all orgs
-    env = processes.environment(ctx, allowed, variables, hidden)
+    env = processes.environment(ctx, allowed, variables, processes.hidden_variables(ctx))
     try:
         process = await processes.start(ctx, task.command, env, task.cwd, task.memory_mb, user=user)
     except (OSError, KeyError, subprocess.SubprocessError) as error:
         raise LogicError(f"the command cannot be started: {error}") from error
-    if task.stdin is not None:
-        stdin = task.stdin.encode()
-    else:
-        stdin = orjson.dumps(parameters) if parameters is not None else b""
-    output = await processes.supervise(ctx, process, stdin)
+    output = await processes.supervise(ctx, process, command_input(task, parameters))
     outcome = {"exit_code": process.returncode, **output}
     if process.returncode:
         last = last_line(output["stderr"])

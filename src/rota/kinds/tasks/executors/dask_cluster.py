@@ -11,7 +11,7 @@ from rota.core.errors import LogicError, TransientError, WorkError
 from rota.engine.runner import RunContext
 from rota.kinds.tasks.executors.functions import missing_extra
 from rota.kinds.tasks.executors.node_code import node_function
-from rota.kinds.tasks.executors.port import RemoteRun, uninterrupted
+from rota.kinds.tasks.executors.port import PICKUP_SECONDS, RemoteRun, uninterrupted
 
 CONNECT_SECONDS = 10.0
 CANCEL_SECONDS = 5.0  # until the scheduler must have accepted a cancellation
@@ -49,7 +49,7 @@ class DaskCluster:
                     raise
             finally:
                 await self.forget(client, order["key"])
-            return run.end(work.result())
+            return await run.end(work.result(), order["result_limit"])
         finally:
             del self.runs[ctx.run_id]
 
@@ -74,7 +74,7 @@ class DaskCluster:
                 await future.cancel(force=True)
         except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
             run.ctx.log.line("system", f"{self.label} did not accept the cancellation: {error}")
-        await run.wait_for_stop()
+        await run.wait_for_stop(PICKUP_SECONDS)
 
     async def forget(self, client: Any, key: str) -> None:
         """Delete the mark of the start, which the scheduler keeps."""

@@ -1,6 +1,7 @@
 """Functions of a program on their way to a cluster: checks at their declaration, pickles, and failures that return."""
 
 import importlib
+import importlib.util
 import logging
 import sys
 import threading
@@ -14,13 +15,18 @@ from typing import Any
 from rota.core.errors import MAX_RETRY_AFTER_SECONDS, Invalid, LogicError
 from rota.core.policy import Failure, FailureClass
 from rota.engine.runner import RunContext
+from rota.kinds.tasks.executors.container_options import Container
 from rota.kinds.tasks.executors.node_code import node_source
 from rota.user_code.injection import Injector, Signature
 
 CALL_LIMIT = 64 << 20  # bytes of a pickled function with its parameters
 RESULT_FACTOR = 10  # a result may have so many times the size of an artifact as a pickle: Parquet is denser
 TRAVELING = {RunContext: "context", logging.Logger: "logger"}  # injected types that a node has
-PICKLERS = {"dask": "cloudpickle"}  # by executor
+PACKAGES = {  # of the extras
+    "dask": ("cloudpickle", "distributed"),
+    "ray": ("cloudpickle", "ray", "grpc"),
+    "container": ("cloudpickle",),
+}
 ERRORS = "rota.core.errors."
 CLASSES = {  # of failures, by the class of an error on a node; the first that fits
     f"{ERRORS}TransientError": FailureClass.TRANSIENT,
@@ -43,6 +49,7 @@ class RemoteCall:
     arguments: Mapping[str, object]
     signature: Signature
     memory_mb: int | None
+    container: Container | None = None  # that it runs in
 
 
 def missing_extra(executor: str) -> str:
@@ -64,10 +71,10 @@ def check_function(executor: str, name: str, function: Callable[..., object], in
             f"cannot run task {name!r}: {', '.join(services)} cannot be sent to another machine; create it in the "
             "function, or leave the executor out. RunContext and logging.Logger can be injected",
         )
+    if any(importlib.util.find_spec(package) is None for package in PACKAGES[executor]):
+        raise Invalid("executor", executor, f"of task {name!r} {missing_extra(executor)}")
     try:
-        dump(executor, name, function, {})
-    except ImportError:
-        raise Invalid("executor", executor, f"of task {name!r} {missing_extra(executor)}") from None
+        dump(name, function, {})
     except LogicError as error:
         raise Invalid("executor", executor, f"cannot run it: {error.message}") from error
 
@@ -79,10 +86,11 @@ def make_order(ctx: RunContext, call: RemoteCall, artifact_limit: int) -> dict[s
         "source": node_source(),
         "executor": call.executor,
         "key": f"rota-{ctx.run_id}-{ctx.attempt}",
-        "call": dump(call.executor, call.name, call.function, dict(call.arguments)),
+        "call": dump(call.name, call.function, dict(call.arguments)),
         "injected": {name: TRAVELING[injected] for name, injected in call.signature.injected.items()},
         "logger": f"rota.task.{call.name}",
-        "memory_mb": call.memory_mb,
+        "memory_mb": None if call.container else call.memory_mb,  # the engine limits that of a container
+        "container": call.container,
         "grace": ctx.cancel_grace.total_seconds(),
         "result_limit": artifact_limit * RESULT_FACTOR,
         "python": ".".join(map(str, sys.version_info[:2])),
@@ -96,10 +104,10 @@ def make_order(ctx: RunContext, call: RemoteCall, artifact_limit: int) -> dict[s
     }
 
 
-def dump(executor: str, name: str, function: Callable[..., object], arguments: Mapping[str, object]) -> bytes:
-    """Pickle a function with its parameters. Its module goes along by value, other modules by name. Raises ImportError
-    without the extra, LogicError for what cannot be pickled or is too large."""
-    pickler = importlib.import_module(PICKLERS[executor])
+def dump(name: str, function: Callable[..., object], arguments: Mapping[str, object]) -> bytes:
+    """Pickle a function with its parameters. Its module goes along by value, other modules by name. Raises
+    LogicError for what cannot be pickled or is too large."""
+    pickler = importlib.import_module("cloudpickle")
     with by_value(pickler, sys.modules.get(function.__module__)):
         try:
             pickled: bytes = pickler.dumps((portable(function), arguments))

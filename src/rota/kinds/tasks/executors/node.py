@@ -1,4 +1,4 @@
-"""The program of a cluster's node: runs one function in a child process of its own and supervises it.
+"""The program of nodes and containers: runs one function in a child process of its own and supervises it.
 
 Its source travels to the nodes, and Rota need not be installed there: standard library only. The node's process
 supervises; the child loads the function and calls it. A child process can be stopped, a thread cannot.
@@ -8,7 +8,6 @@ import asyncio
 import codecs
 import contextlib
 import ctypes
-import importlib
 import inspect
 import logging
 import os
@@ -35,6 +34,8 @@ TAIL_CHARACTERS = 512 * 1024  # of that rest, the last ones
 HEADER = "!cQ"  # kind and length of a message of the child process; a Struct cannot be pickled
 HEADER_BYTES = struct.calcsize(HEADER)
 ANSWER, LINE, HEARTBEAT = b"a", b"l", b"h"
+TAKE_SECONDS = 1.0  # until the client of a Ray actor that asks for messages gets an answer, also without any
+SILENCE_SECONDS = 15.0  # without a question of its client, until an actor stops its function
 LOST = "lost"  # the failure of a second start: the node of the first was lost
 
 Order = Mapping[str, Any]  # see `functions.make_order`
@@ -237,44 +238,6 @@ def processes_of(leader: int, order: Order) -> list[int]:
                 if int(group) == leader or variable in file.read().split(b"\0"):
                     pids.append(int(name))
     return pids
-
-
-# in the process of a Dask worker
-
-
-def run_on_dask(content: bytes, topic: str) -> Message:
-    """Run an order in a thread of a Dask worker. Messages go to `topic` by way of the scheduler. Dask starts a task of
-    a lost worker again: that start is refused, because only Rota decides about another attempt."""
-    distributed: Any = importlib.import_module("distributed")
-    worker, order = distributed.get_worker(), pickle.loads(content)
-    key, run_id = worker.get_current_task(), order["context"]["run_id"]
-    started = distributed.Event(order["key"])
-    if started.is_set():
-        return {"failure": LOST}
-    started.set()
-    sent = 0
-
-    def send(message: Message) -> None:
-        nonlocal sent
-        sent += 1
-        worker.log_event(topic, {"run_id": run_id, **message})
-
-    def should_stop() -> bool:
-        task = worker.state.tasks.get(key)
-        is_wanted = task is not None and task.state in ("executing", "long-running")
-        return not is_wanted or worker.status.name not in ("running", "paused")
-
-    ended: Message = {}
-    send({"node": f"{worker.address} ({worker.name})"})
-    try:
-        for message in supervise(order, should_stop):
-            if "ended" in message:
-                ended = message["ended"]
-            elif message:
-                send(message)
-    finally:
-        send({"stopped": True})
-    return {**ended, "sent": sent}
 
 
 # in the child process

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rota.core.errors import TransientError
+from rota.core.errors import LogicError, TransientError, WorkError
 from rota.core.model import Resources
 from rota.core.process_groups import describe_exit
 from rota.engine.runner import ChildCrashed, RunContext, WorkFailed
@@ -17,6 +17,7 @@ from rota.kinds.tasks.executors.node import LOST
 STOP_SECONDS = 7.0  # after the grace: until a node must have reported the end of a stopped function
 PICKUP_SECONDS = 1.0  # after a cancellation: until a node must have reported that it started the function
 MESSAGES_SECONDS = 2.0  # after the end of a function: until its last output must have come
+FAILURE_BYTES = 1 << 20  # of an error with its traceback, which the limit of results does not concern
 STREAMS = ("stdout", "stderr", "log", "system")
 
 
@@ -64,8 +65,9 @@ class RemoteRun:
     def write(self, stream: str, text: str) -> None:
         self.ctx.log.write(stream if stream in STREAMS else "stdout", text)
 
-    def end(self, ended: Mapping[str, Any]) -> object:
-        """Return the result of a function that has ended. Raises as `ClusterExecutor.run` does."""
+    async def end(self, ended: Mapping[str, Any], limit: int) -> object:
+        """Return the result of a function that has ended. Raises as `ClusterExecutor.run` does, and LogicError for a
+        result of more than `limit` bytes, which is not unpickled."""
         if ended.get("failure") == LOST:
             raise self.lost()
         if ended["dropped"]:
@@ -80,7 +82,10 @@ class RemoteRun:
                 raise TransientError(f"{self.cluster} stopped the run on node {self.node}")
             exit_text = describe_exit(ended["code"])
             raise ChildCrashed(f"the process of this run died on node {self.node} of {self.cluster} ({exit_text})")
-        answer = pickle.loads(ended["answer"])
+        size = len(ended["answer"])
+        if size > limit + FAILURE_BYTES:
+            raise LogicError(f"node {self.node} of {self.cluster} returned {size} bytes; at most {limit} are allowed")
+        answer = await asyncio.to_thread(pickle.loads, ended["answer"])
         if "failure" in answer:
             raise WorkFailed(failure_from(answer["failure"]))
         return answer["outcome"]
@@ -97,22 +102,50 @@ class RemoteRun:
                     self.arrived.clear()
                     await self.arrived.wait()
 
-    async def wait_for_stop(self) -> None:
-        """Wait until the node has reported that the function stopped; if it does not, the run's log says so. Further
-        cancellations change nothing: the node kills the function after the grace."""
+    async def wait_for_stop(self, pickup_seconds: float) -> None:
+        """Wait until the node has reported that the function stopped; if it does not, the run's log says so. A function
+        that has not started in `pickup_seconds` does not start any more. The node kills the function after the grace.
+        """
         limit = self.ctx.cancel_grace.total_seconds() + STOP_SECONDS
-
-        async def wait() -> None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PICKUP_SECONDS):
-                    await self.started.wait()
-                async with asyncio.timeout(limit):
-                    await self.stopped.wait()
-
-        await uninterrupted(wait())
+        stopped = asyncio.ensure_future(self.stopped.wait())
+        started = asyncio.ensure_future(self.started.wait())
+        await asyncio.wait([stopped, started], timeout=pickup_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.started.is_set():
+            await asyncio.wait([stopped], timeout=limit)
+        started.cancel()
+        stopped.cancel()
         if self.started.is_set() and not self.stopped.is_set():
             text = f"node {self.node} of {self.cluster} has not confirmed that the function stopped"
             self.ctx.log.line("system", text)
+
+
+@dataclass(slots=True)
+class StreamedRun(RemoteRun):
+    """A run whose messages come in their order, its end among them."""
+
+    ended: "asyncio.Future[Mapping[str, Any]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        if "ended" in message:
+            self.stopped.set()
+            if not self.ended.done():
+                self.ended.set_result(message["ended"])
+        elif "broken" in message:
+            self.fail(WorkError(f"{self.cluster} could not run the function: {message['broken']}"))
+        else:
+            self.receive(message)
+
+    def fail(self, error: Exception) -> None:
+        """End the run with an error, unless it has ended."""
+        self.stopped.set()
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def close(self) -> None:
+        if not self.ended.cancel() and not self.ended.cancelled():
+            self.ended.exception()  # a canceled run has not looked at it
 
 
 async def uninterrupted(steps: Coroutine[Any, Any, None]) -> None:
