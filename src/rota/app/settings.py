@@ -19,7 +19,7 @@ from rota.core.policy import Backoff, Billing, Retry
 from rota.core.timing.triggers import parse_interval
 from rota.engine.engine_settings import EngineSettings, ObjectStoreSettings
 from rota.kinds.alarms.settings import AlarmSettings
-from rota.kinds.pipelines.executor import POSTGRES_SCHEMES
+from rota.kinds.pipelines.executor import POSTGRES_SCHEMES, SPARK_HERE
 from rota.kinds.tasks.executors.settings import ExecutorSettings, check_dask_address, check_ray_address
 
 if TYPE_CHECKING:
@@ -189,9 +189,15 @@ class Settings(BaseModel):
     @field_validator("pipelines_url")
     @classmethod
     def known_engine(cls, value: str) -> str:
-        if value and not value.startswith(POSTGRES_SCHEMES):
-            raise ValueError("is not the URL of an engine for pipelines; use postgresql://user@host/db")
-        return value
+        if not value or value.startswith((*POSTGRES_SCHEMES, "sc://")) or SPARK_HERE.fullmatch(value):
+            return value
+        if value.startswith("spark://"):
+            raise ValueError(
+                "is not spark://local or spark://local[N]; for a cluster use Spark Connect, sc://host:15002"
+            )
+        raise ValueError(
+            "is not the URL of an engine for pipelines; use postgresql://user@host/db, spark://local or sc://host:15002"
+        )
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -2,7 +2,7 @@
 pipelines. The processes are forks of this one, which has imported everything.
 
 `python -m tests.kinds.pipelines.killed_run PLACE URL` reads a run per line as JSON, and answers each with the exit code
-of its process and the number of calls.
+of its process and the number of calls. With `here` as a third argument it runs them itself: to start Spark takes long.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,10 +70,19 @@ def run_counted(place: Path, url: str, order: dict[str, Any]) -> None:
     sys.setprofile(None)
 
 
-def main(place: str, url: str) -> None:
+def run_here(place: Path, url: str, order: dict[str, Any]) -> tuple[int, str]:
+    asyncio.run(run(place, url, order))
+    return 0, "0"
+
+
+def main(place: str, url: str, here: str = "") -> None:
     executor_here(Path(place), 1, url, slug_of)  # imports the engine
+    if url.startswith("sc:"):
+        import_module("pyspark.sql.connect.session")
+        import_module("rota.kinds.pipelines.spark_backend")
     for line in sys.stdin:
-        print(json.dumps(fork_run(Path(place), url, json.loads(line))), flush=True)
+        answer = (run_here if here else fork_run)(Path(place), url, json.loads(line))
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

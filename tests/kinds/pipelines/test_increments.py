@@ -1,4 +1,4 @@
-"""Runs that change a part of their table: the same on DuckDB and on PostgreSQL."""
+"""Runs that change a part of their table: the same on DuckDB, PostgreSQL and Spark."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import date, timedelta
@@ -16,6 +16,7 @@ from rota.db.tables import runs
 from rota.kinds.pipelines import store
 from tests.engine.harness import NINE, at
 from tests.kinds.pipelines.harness import PipelineHarness, open_pipeline_harness
+from tests.kinds.pipelines.spark_servers import require_spark
 from tests.kinds.pipelines.warehouses import drop_schemas, postgres_warehouse
 
 ORDERS, COPY = "sales/bronze/orders", "sales/silver/copy"
@@ -28,11 +29,13 @@ def warehouse(postgres_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["duckdb", "postgresql"])
+@pytest.fixture(params=["duckdb", "postgresql", pytest.param("spark", marks=pytest.mark.long)])
 async def harness(
     request: pytest.FixtureRequest, clean_url: str, warehouse: str, tmp_path: Path
 ) -> AsyncIterator[PipelineHarness]:
-    engine = warehouse if request.param == "postgresql" else ""
+    engine = {"postgresql": warehouse, "duckdb": "", "spark": ""}[request.param]
+    if request.param == "spark":
+        engine = require_spark()
     drop_schemas(warehouse)
     harness = await open_pipeline_harness(clean_url, tmp_path, engine=engine)
     yield harness
@@ -170,6 +173,12 @@ async def test_a_change_of_the_way_is_a_version(harness: PipelineHarness) -> Non
     versions = await harness.db.read(store.list_versions, harness.org_id, ORDERS)
     assert changed["version"] == 2
     assert [(version["append_by"], version["merge_by"]) for version in versions] == [(None, ["id"]), ("id", None)]
+
+
+async def test_a_preview_shows_the_beginning_of_a_long_text(harness: PipelineHarness) -> None:
+    await harness.pipeline(ORDERS, "SELECT 1 AS id")
+    preview = await harness.manager.preview(ORDERS, "SELECT repeat('x', 1000000) AS text, 7 AS n, 1.5 AS x")
+    assert preview["rows"] == [["x" * 1000, 7, "1.5"]]
 
 
 async def test_a_chain_of_five_has_the_same_tables_and_ledger_on_each_engine(harness: PipelineHarness) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -27,7 +26,10 @@ from rota.db.paging import Record
 from rota.db.private_files import make_private_dir
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.executor import Materialisation, MaterialisationResult
+from rota.kinds.pipelines.fences import Fence, still_newest, take_over
+from rota.kinds.pipelines.files import fsync
 from rota.kinds.pipelines.increments import Increment, check_columns
+from rota.kinds.pipelines.previews import shortened_values
 from rota.kinds.pipelines.registry import path_of
 from rota.kinds.pipelines.tables import PipelineTables
 from rota.kinds.pipelines.threaded import MAX_PREVIEWS, PREVIEW_SECONDS, ThreadedExecutor, plain
@@ -52,6 +54,8 @@ class DuckDB(ThreadedExecutor):
         began = stopwatch()
         try:
             make_private_dir(draft.parent)
+            fence, fence_file = Fence(order.org_id, order.fence), table.with_name(f".{table.stem}.fence")
+            await self.in_thread(take_over, fence_file, fence)
             old = table if order.increment is not None and table.exists() else None
             con = await self.in_thread(self.database, order.org_id, order.reads, draft, old)
             self.running[order.run_id] = con
@@ -65,7 +69,8 @@ class DuckDB(ThreadedExecutor):
                 await self.to_the_end(con.close)
                 raise
             self.running[order.run_id] = None
-            last_calls = [functools.partial(replace_table, draft, table)] if draft.exists() else []
+            replace = functools.partial(replace_table, draft, table, fence_file, fence)
+            last_calls = [replace] if draft.exists() else []
             if self.spares:
                 last_calls.append(functools.partial(con.close))
             else:
@@ -133,9 +138,16 @@ class DuckDB(ThreadedExecutor):
             with await self.in_thread(self.database, org_id, reads) as con:
 
                 def select() -> tuple[list[dict[str, str]], list[list[object]]]:
-                    result = con.execute(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
-                    columns = [{"name": column[0], "type": str(column[1])} for column in result.description]
-                    return columns, [[plain(value) for value in row] for row in result.fetchall()]
+                    rows = con.sql(f"SELECT * FROM ({query(sql)}) LIMIT {limit}")
+                    columns = [
+                        {"name": name, "type": str(column_type)}
+                        for name, column_type in zip(rows.columns, rows.types, strict=True)
+                    ]
+                    names = [f"c{number}" for number in range(len(columns))]
+                    short = ", ".join(shortened_values(names, [column["type"] for column in columns], "VARCHAR"))
+                    preview = f"(SELECT * FROM ({query(sql)}) LIMIT {limit}) AS preview({', '.join(names)})"
+                    found = con.execute(f"SELECT {short} FROM {preview}").fetchall()
+                    return columns, [[plain(value) for value in row] for row in found]
 
                 async with asyncio.timeout(PREVIEW_SECONDS):
                     return await self.run(con, select)
@@ -280,20 +292,14 @@ LOCK: Config = {"enable_external_access": "false", "lock_configuration": "true"}
 LOCKED: Config = {**NO_EXTENSIONS, **LOCK}
 
 
-def replace_table(draft: Path, table: Path) -> None:
-    """Rename the draft to the table, and fsync both: a success survives a power cut."""
+def replace_table(draft: Path, table: Path, fence_file: Path, fence: Fence) -> None:
+    """Rename the draft to the table, and fsync both: a success survives a power cut. Raises LeaseLost if a later run
+    has started."""
     draft.chmod(0o600)
     fsync(draft)
-    draft.replace(table)
-    fsync(table.parent)  # else a crash may bring the old table back
-
-
-def fsync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with still_newest(fence_file, fence):
+        draft.replace(table)
+        fsync(table.parent)  # else a crash may bring the old table back
 
 
 def tables(tree: object) -> Iterator[str]:

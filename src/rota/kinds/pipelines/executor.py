@@ -1,5 +1,8 @@
 """The port of pipeline executors, and the choice of the executor by configuration."""
 
+import os
+import re
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +16,8 @@ from rota.kinds.pipelines.tables import PipelineTables
 from rota.version import DISTRIBUTION
 
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
+SPARK_SCHEMES = ("spark://", "sc://")
+SPARK_HERE = re.compile(r"spark://(local(?:\[(?:\d+|\*)\])?)/?")  # of this process
 Write = Callable[[object], Awaitable[int]]  # writes a result as the table; returns its row count
 Materialise = Callable[["Connection", Write], Awaitable[int | None]]  # returns the row count
 SlugOf = Callable[[str], Awaitable[str]]  # returns the slug of an org, of its id
@@ -40,6 +45,7 @@ class Materialisation:
     reads: Sequence[str]
     work: str | Materialise
     increment: Increment | None = None  # None: the result replaces the table
+    fence: int = 0  # of its job: a run with a lower one than the last that started writes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,18 @@ def executor_here(place: Path, slots: int, url: str = "", slug_of: SlugOf | None
     Raises Invalid for the URL of an engine whose extra is not installed."""
     if url:
         assert slug_of is not None
-        if find_spec("ibis") is None or find_spec("psycopg") is None:
-            raise Invalid("pipelines_url", url.split(":")[0], f"needs Ibis: install {DISTRIBUTION}[ibis]")
-        warehouse = import_module("rota.kinds.pipelines.postgres").Postgres(url)
+        scheme = url.split(":")[0]
+        if url.startswith(SPARK_SCHEMES):
+            for module in ("ibis", "pyspark", *(["grpc"] if scheme == "sc" else [])):
+                if find_spec(module) is None:
+                    raise Invalid("pipelines_url", scheme, f"needs Spark: install {DISTRIBUTION}[spark]")
+            if scheme == "spark" and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+                raise Invalid("pipelines_url", scheme, "needs Java 17 or newer, in PATH or JAVA_HOME")
+            warehouse = import_module("rota.kinds.pipelines.spark").Spark(url, place)
+        else:
+            if find_spec("ibis") is None or find_spec("psycopg") is None:
+                raise Invalid("pipelines_url", scheme, f"needs Ibis: install {DISTRIBUTION}[ibis]")
+            warehouse = import_module("rota.kinds.pipelines.postgres").Postgres(url)
         ibis_executor: Executor = import_module("rota.kinds.pipelines.ibis_executor").IbisExecutor(
             warehouse, slots, slug_of
         )

@@ -5,7 +5,7 @@ beside its table and replaces it atomically, so that readers never see a part an
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from rota.core.errors import Invalid, LogicError, Unavailable, WorkError
 from rota.engine.runner import Busy
 from rota.kinds.pipelines.duckdb_copy import copied_to_duckdb
 from rota.kinds.pipelines.executor import Materialisation, MaterialisationResult, SlugOf
+from rota.kinds.pipelines.fences import Fence
 from rota.kinds.pipelines.increments import Increment
 from rota.kinds.pipelines.selects import read_select, tables_of, with_tables
 from rota.kinds.pipelines.tables import PipelineTables
@@ -30,7 +31,7 @@ Preview = tuple[list[dict[str, str]], list[list[object]]]
 class Place(NamedTuple):
     """A table of the engine."""
 
-    schema: str
+    schema: str  # empty: a temporary view of a session
     name: str
 
 
@@ -39,8 +40,12 @@ class Session(Protocol):
 
     backend: Any  # of Ibis
 
-    def exists(self, place: Place) -> bool:
-        """Return whether there is such a table."""
+    def begin(self, place: Place, fence: Fence) -> None:
+        """Prepare to write a table. Raises LeaseLost if a later run writes it, where the engine can know."""
+        ...
+
+    def locate(self, place: Place) -> Place | None:
+        """Return where queries of this session find a table; None if it does not exist."""
         ...
 
     def build(self, path: str, place: Place, sql: str, increment: Increment | None) -> int:
@@ -48,7 +53,7 @@ class Session(Protocol):
         ...
 
     def commit(self) -> None:
-        """Make what was built the table, atomically."""
+        """Make what was built the table, atomically. Raises LeaseLost as `begin` does."""
         ...
 
     def first_rows(self, sql: str, limit: int, seconds: float) -> tuple[list[dict[str, str]], list[tuple[object, ...]]]:
@@ -69,6 +74,10 @@ class Warehouse(Protocol):
 
     dialect: str  # of sqlglot
     errors: tuple[type[Exception], ...]  # of wrong SQL
+
+    def place_of(self, slug: str, path: str) -> Place:
+        """Return the table of a pipeline."""
+        ...
 
     def open(self, run_id: str) -> Session:
         """Connect. Raises TransientError if the engine is out of reach, Conflict if it refuses."""
@@ -94,9 +103,10 @@ class IbisExecutor(ThreadedExecutor):
             session = await self.open(order.run_id)
             self.running[order.run_id] = session
             try:
-                places = {path: place_of(slug, path) for path in order.reads}
-                await self.run(session, partial(require, session, places))
-                write = partial(self.write, session, order, place_of(slug, order.path), places)
+                place = self.warehouse.place_of(slug, order.path)
+                await self.run(session, partial(session.begin, place, Fence(order.org_id, order.fence)))
+                places = await self.run(session, partial(self.located, session, slug, order.reads))
+                write = partial(self.write, session, order, place, places)
                 if isinstance(order.work, str):
                     rows: int | None = await write(order.work)
                 else:
@@ -147,14 +157,15 @@ class IbisExecutor(ThreadedExecutor):
     async def first_rows(self, slug: str, sql: str, limit: int) -> Preview:
         dialect = self.warehouse.dialect
         query = read_select(sql, dialect)
-        places = {path: place_of(slug, path) for path in tables_of(query)}
-        statement = with_tables(query, places.__getitem__, dialect)
+        paths = tables_of(query)
+        with_tables(query, partial(self.warehouse.place_of, slug), dialect)  # refuses wrong SQL before it connects
         try:
             session = await self.open("preview")
             try:
 
                 def select() -> tuple[list[dict[str, str]], list[tuple[object, ...]]]:
-                    require(session, places)
+                    places = self.located(session, slug, paths)
+                    statement = with_tables(query, places.__getitem__, dialect)
                     return session.first_rows(statement, limit, PREVIEW_SECONDS)
 
                 async with asyncio.timeout(PREVIEW_SECONDS):
@@ -166,6 +177,16 @@ class IbisExecutor(ThreadedExecutor):
             reason = f"took longer than {PREVIEW_SECONDS:g} s" if timed_out else f"fails: {error}"
             raise Invalid("sql", sql, reason) from error
         return columns, [[plain(value) for value in row] for row in rows]
+
+    def located(self, session: Session, slug: str, paths: Iterable[str]) -> dict[str, Place]:
+        """Return where a session finds the tables of paths. Raises WorkError for a table that does not exist yet."""
+        places = {}
+        for path in paths:
+            place = session.locate(self.warehouse.place_of(slug, path))
+            if place is None:
+                raise WorkError(f"pipeline {path!r} has no table yet; run it first")
+            places[path] = place
+        return places
 
     async def open(self, run_id: str) -> Session:
         """Open a session; if canceled, close it."""
@@ -198,19 +219,15 @@ class IbisConnection:
         backend = self.session.backend
         return PipelineTables(
             backend,
-            {path: partial(backend.table, place.name, database=place.schema) for path, place in self.places.items()},
+            {
+                path: partial(backend.table, place.name, database=place.schema or None)
+                for path, place in self.places.items()
+            },
         )
 
     def duckdb_connection(self) -> Any:
         tables = self.pipeline_tables()
         return copied_to_duckdb({path: tables.backend.to_pyarrow_batches(table) for path, table in tables.items()})
-
-
-def require(session: Session, places: Mapping[str, Place]) -> None:
-    """Raises WorkError for a table that does not exist yet."""
-    for path, place in places.items():
-        if not session.exists(place):
-            raise WorkError(f"pipeline {path!r} has no table yet; run it first")
 
 
 def compiled(session: Session, result: Any) -> str:

@@ -14,8 +14,10 @@ from psycopg.abc import Query
 
 from rota.core.errors import Conflict, TransientError
 from rota.core.ids import new_id
-from rota.kinds.pipelines.ibis_executor import Place
+from rota.kinds.pipelines.fences import Fence
+from rota.kinds.pipelines.ibis_executor import Place, place_of
 from rota.kinds.pipelines.increments import Increment, check_columns
+from rota.kinds.pipelines.previews import shortened_values
 
 CONNECT_SECONDS = 10
 CANCEL_SECONDS = 5.0
@@ -47,6 +49,9 @@ class Postgres:
         """The URL without its password."""
         parts = urlsplit(self.url)
         return f"{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+
+    def place_of(self, slug: str, path: str) -> Place:
+        return place_of(slug, path)
 
     def open(self, run_id: str) -> "PostgresSession":
         try:
@@ -89,10 +94,13 @@ class PostgresSession:
         self.con = con
         self.backend = Backend.from_connection(con)
 
-    def exists(self, place: Place) -> bool:
+    def begin(self, place: Place, fence: Fence) -> None:
+        """The lock of the table, which a run keeps until it ends, orders the runs."""
+
+    def locate(self, place: Place) -> Place | None:
         with self.repeatable():
             (row,) = self.con.execute("SELECT to_regclass(%s) IS NOT NULL", [text(place)])
-            return bool(row[0])
+            return place if row[0] else None
 
     def build(self, path: str, place: Place, query: str, increment: Increment | None) -> int:
         with self.repeatable():
@@ -116,7 +124,7 @@ class PostgresSession:
     def write(self, path: str, place: Place, query: str, increment: Increment | None) -> int:
         """Write the rows of a query into the open transaction; returns their count."""
         target, draft = text(place), text(Place(place.schema, f"rota_{new_id().lower()}"))
-        exists = self.exists(place)
+        exists = self.locate(place) is not None
         if increment is not None:
             query = increment.new_rows(query, target if exists else None, quoted)
         rows = self.execute(f"CREATE TABLE {draft} AS {query}").rowcount
@@ -157,8 +165,11 @@ class PostgresSession:
     ) -> tuple[list[dict[str, str]], list[tuple[object, ...]]]:
         self.con.execute("BEGIN READ ONLY")
         self.execute(f"SET LOCAL statement_timeout = '{seconds:g}s'")
-        cursor = self.execute(f"SELECT * FROM (\n{query}\n) AS preview LIMIT {limit}")
-        columns = [{"name": column.name, "type": column.type_display} for column in cursor.description or ()]
+        described = self.execute(f"SELECT * FROM (\n{query}\n) AS preview LIMIT 0").description or ()
+        columns = [{"name": column.name, "type": column.type_display} for column in described]
+        names = [f"c{number}" for number in range(len(columns))]
+        short = ", ".join(shortened_values(names, [column["type"] for column in columns], "text"))
+        cursor = self.execute(f"SELECT {short} FROM (\n{query}\n) AS preview({', '.join(names)}) LIMIT {limit}")
         return columns, cursor.fetchall()
 
     def execute(self, statement: str) -> "psycopg.Cursor[Any]":

@@ -170,7 +170,7 @@ class PipelineRunner:
         if increment is not None and increment.day is not None:
             ctx.log.line("executor", f"{row.path}: day {increment.day}")
         reads, work = self.function(ctx, row, increment, rest) if row.sql is None else (row.reads, row.sql)
-        order = Materialisation(ctx.run_id, ctx.org_id, row.path, reads, work, increment)
+        order = Materialisation(ctx.run_id, ctx.org_id, row.path, reads, work, increment, ctx.job.fence)
         submitted = asyncio.ensure_future(self.submit(order))
         while True:
             try:

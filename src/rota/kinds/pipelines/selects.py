@@ -23,7 +23,7 @@ FORBIDDEN = (
 REFUSED_FUNCTIONS = re.compile(
     r"(pg_(?!typeof$)|lo_|dblink|txid_|has_|inet_|binary_|brin_|gin_|ts_stat|ts_rewrite|"
     r"(query|table|schema|database|cursor)_to_|xmltable|set_config|current_setting|nextval|setval|currval|lastval|"
-    r"loread|lowrite|java_method|reflect|try_reflect|read_files|identifier$|input_file|secret|try_secret|"
+    r"loread|lowrite|java_method|reflect|try_reflect|read_files|(from|to)_protobuf|python_worker_logs|identifier$|input_file|secret|try_secret|"
     r"http_|ai_|current_catalog|getpgusername|suppress_redundant|to_reg(?!exp)|format_type|"
     r"(obj|col|shobj)_description|reg(class|collation|config|dictionary|namespace|oper|proc|role|type|database)).*"
 )
@@ -94,7 +94,7 @@ def with_tables(query: exp.Query, place: Callable[[str], tuple[str, str]], diale
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=table.this.copy()))
             table.set("catalog", None)
-            table.set("db", exp.to_identifier(schema, quoted=True))
+            table.set("db", exp.to_identifier(schema, quoted=True) if schema else None)
             table.set("this", exp.to_identifier(name, quoted=True))
     return checked_text(query.sql(dialect=dialect, comments=False), places, dialect)
 
