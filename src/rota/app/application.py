@@ -31,6 +31,7 @@ from rota.kinds.alarms.manager import DeclaredChannel
 from rota.kinds.alarms.models import AlarmBody
 from rota.kinds.graphs.registry import GraphOptions, GraphRegistry
 from rota.kinds.pipelines.registry import PipelineOptions, PipelineRegistry
+from rota.kinds.tasks.dbt import dbt_task
 from rota.kinds.tasks.registry import Task, TaskRegistry, task_options
 from rota.kinds.workflows.connectors.base import Connectors
 from rota.kinds.workflows.declaration import Workflow
@@ -96,6 +97,11 @@ class Rota:
         """Register a shell command as a task. Options: retry, timeout, env, cwd, stdin, memory_mb, cache_ttl,
         executor and container (docs/executors.md), queue, priority, and those of flow control (see `task`)."""
         self.registry.add(Task(name, command=command, **task_options(options)))
+
+    def dbt(self, name: str, project_dir: str, **options: object) -> None:
+        """Register a command of a dbt project as a task. Options: command (`build`), select, exclude, target,
+        profiles_dir, executable, env, and those of tasks: retry, timeout, queue, priority and flow control."""
+        self.registry.add(dbt_task(name, project_dir, options))
 
     def graph(self, name: str, graph: object, *, provider: str = "langgraph", **options: Unpack[GraphOptions]) -> None:
         """Register a graph as `provider:name`: a compiled LangGraph graph or, for the provider `python`, an async
