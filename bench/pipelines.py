@@ -25,8 +25,8 @@ from rota.engine.commands import Engine
 from rota.engine.engine_settings import EngineSettings
 from rota.engine.scheduler import Scheduler
 from rota.kinds.pipelines import store as pipelines_store
-from rota.kinds.pipelines.duckdb import fsync
 from rota.kinds.pipelines.executor import executor_here
+from rota.kinds.pipelines.files import fsync
 from rota.kinds.pipelines.manager import PipelineManager
 from rota.kinds.pipelines.registry import PipelineRegistry
 from rota.kinds.pipelines.runner import PipelineRunner
