@@ -74,8 +74,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 
 def unmount(path: str) -> None:
-    """Unmount what the engine leaves mounted, so that the folder can be deleted."""
-    subprocess.run(["umount", "--lazy", path], capture_output=True)
+    """Unmount what each command of the engine leaves mounted, so that the folder can be deleted."""
+    while subprocess.run(["umount", "--lazy", path], capture_output=True).returncode == 0:
+        pass
 
 
 def directory(name: str) -> tarfile.TarInfo:
