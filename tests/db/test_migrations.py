@@ -33,7 +33,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import IntegrityError
 
 from rota.core.errors import Unavailable
-from rota.db.column_types import Instant, Json, Seconds
+from rota.db.column_types import Double, Instant, Json
 from rota.db.connection import open_database
 from rota.db.dialect import Tx, on_sqlite
 from rota.db.migrate import config_for, migrate, sql_to_head, upgrade
@@ -350,12 +350,15 @@ def rows_of_every_table(tx: Tx) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+CONSISTENT = {"catch_ups": {"status": "open"}}  # of a row without a decision
+
+
 def fill_every_table(tx: Tx) -> dict[str, list[dict[str, Any]]]:
     """Fill the tables of the first schema; returns their rows."""
     for name, table in reflected(tx).items():
         if name != "counters":  # a migration fills it
             insert_row(tx, table, 1, **{column.name: value_of(column, 1) for column in table.columns})
-            insert_row(tx, table, 2)
+            insert_row(tx, table, 2, **CONSISTENT.get(name, {}))
     return rows_of_every_table(tx)
 
 
@@ -386,7 +389,7 @@ def value_of(column: Column[Any], number: int) -> Any:
         return {"number": number}
     if isinstance(column.type, LargeBinary):
         return bytes([number])
-    if isinstance(column.type, Float | Seconds):
+    if isinstance(column.type, Float | Double):
         return number + 0.5
     assert isinstance(column.type, String), column
     return f"{number}{column.name}"[: column.type.length]

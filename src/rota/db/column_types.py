@@ -36,8 +36,8 @@ def instant_of(ticks: int | None) -> datetime | None:
     return None if ticks is None else EPOCH + timedelta(0, 0, ticks)  # faster than by name
 
 
-class Seconds(TypeDecorator[float]):
-    """A duration in seconds, as a double; both drivers return it as a float."""
+class Double(TypeDecorator[float]):
+    """A double; both drivers return it as a float."""
 
     impl = Float
     cache_ok = True

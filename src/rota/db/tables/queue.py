@@ -4,7 +4,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Float,
     ForeignKey,
     Index,
     Integer,
@@ -18,7 +17,7 @@ from sqlalchemy import (
 )
 
 from rota.core.states import HEADS, State
-from rota.db.column_types import Instant, Json, Seconds
+from rota.db.column_types import Double, Instant, Json
 from rota.db.tables.base import Id, Name, metadata, partial_index, where_state
 
 queues = Table(
@@ -57,7 +56,7 @@ schedules = Table(
     Column("max_runs", Integer),
     Column("misfire", String(10), nullable=False),
     Column("catch_up_limit", Integer, nullable=False),
-    Column("catch_up_spread_hours", Float),  # none: at once
+    Column("catch_up_spread_hours", Double),  # none: at once
     Column("catch_up_approval_slots", Integer),  # more wait for an approval; none: as the installation says
     Column("overlap", String(10), nullable=False),
     Column("start_deadline_seconds", BigInteger),
@@ -352,7 +351,7 @@ runs = Table(  # the ledger: a row per attempt, written when it ended
     Column("usage", Json),
     # else 0: the fence of a lost attempt whose start was not recorded; the next attempt has the same number
     Column("lost_fence", BigInteger, nullable=False, server_default=text("0")),
-    Column("cpu_seconds", Seconds),
+    Column("cpu_seconds", Double),
     Column("peak_memory_bytes", BigInteger),
     Column("parent_id", Id),
     UniqueConstraint("job_id", "attempt", "lost_fence"),

@@ -5,7 +5,7 @@ from alembic import op
 
 from rota.db import online
 
-revision = "0028"
+revision = "0026"
 down_revision = "0025"
 
 
