@@ -108,9 +108,9 @@ def unknown_word(root: Any, command_line: str) -> str | None:
 
 
 def test_every_documented_command_and_option_exists() -> None:
-    root, found = typer.main.get_command(app), list(documented_commands())
-    assert len(found) > 300
-    wrong = [(page, line, word) for page, line in found if (word := unknown_word(root, line)) is not None]
+    root, commands = typer.main.get_command(app), list(documented_commands())
+    assert len(commands) > 300
+    wrong = [(page, line, word) for page, line in commands if (word := unknown_word(root, line)) is not None]
     assert wrong == []
 
 

@@ -70,8 +70,8 @@ def test_the_search_finds_the_words_of_other_systems(site: Path) -> None:
     command = ["node", str(ROOT / "docs_site" / "search.mjs"), str(site), *WORDS]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stderr
-    found = dict(json.loads(line) for line in answer.stdout.splitlines())
-    wrong = {word: found[word][:3] for word, page in WORDS.items() if found[word][:1] != [page.replace(".md", ".html")]}
+    pages = dict(json.loads(line) for line in answer.stdout.splitlines())
+    wrong = {word: pages[word][:3] for word, page in WORDS.items() if pages[word][:1] != [page.replace(".md", ".html")]}
     assert wrong == {}
 
 

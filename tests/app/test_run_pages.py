@@ -75,9 +75,9 @@ async def test_lines_are_found_by_level_stream_text_and_number(api: Api, web: ht
         if len(expected) > 2:
             assert await api.db.read(run_logs.place_of, run.run_id, expected[2][0], wanted) == 2
     total, places = await api.db.read(run_logs.search, run.run_id, "BROKEN", LogFilter(level=LogLevel.ERROR))
-    found = await api.db.read(run_logs.page, run.run_id, 0, 50, LogFilter(level=LogLevel.ERROR))
+    log_page = await api.db.read(run_logs.page, run.run_id, 0, 50, LogFilter(level=LogLevel.ERROR))
     assert total == len(places) == 3
-    assert all("broken" in found[place]["text"] for place in places)
+    assert all("broken" in log_page[place]["text"] for place in places)
     listed = await api.get(f"/runs/{run.run_id}/logs", level="error", stream="stderr", contains="FATAL")
     assert [line["text"] for line in listed["items"]] == ["[fatal] stop"] * 3
 
@@ -106,9 +106,9 @@ async def test_a_long_log_has_pages(api: Api, web: httpx.AsyncClient) -> None:
     assert ids((await web.get(f"/runs/{run.run_id}{earlier[1]}")).text) == list(range(201, 701))
     around = (await web.get(f"/runs/{run.run_id}?line=300#L300")).text
     assert 300 in ids(around)
-    found = (await web.get(f"/runs/{run.run_id}?q=line+119")).text
-    assert "11 lines" in words(found)
-    assert 119 in ids(found)
+    text = (await web.get(f"/runs/{run.run_id}?q=line+119")).text
+    assert "11 lines" in words(text)
+    assert 119 in ids(text)
     part = (await web.get(f"/runs/{run.run_id}/log/lines?from=1100")).text
     assert ids(part) == list(range(1101, 1201))
 

@@ -46,8 +46,8 @@ def test_only_the_innermost_frames_after_those_of_rota_are_kept() -> None:
 
     with pytest.raises(ValueError, match="30") as raised:
         deeper(20)
-    found = locals_of(raised.value, "/nowhere")
+    frames = locals_of(raised.value, "/nowhere")
     assert locals_of(raised.value, __file__) == []
-    assert len(found) == FRAMES_MAX
-    assert found[-1]["variables"]["depth"] == "0"
-    assert sum(len(value) for frame in found for value in frame["variables"].values()) <= TOTAL_CHARACTERS
+    assert len(frames) == FRAMES_MAX
+    assert frames[-1]["variables"]["depth"] == "0"
+    assert sum(len(value) for frame in frames for value in frame["variables"].values()) <= TOTAL_CHARACTERS

@@ -17,17 +17,17 @@ def test_only_what_differs_is_marked() -> None:
         "input": {"day": "today", "shops": [{"id": 1}, {"id": 3}], "limit": 7},
         "error": {"type": "ValueError", "message": "no"},
     }
-    found = {(item.section, item.name): item for item in compare(RUN, other) if item.differs}
-    assert found.keys() == {
+    differences = {(item.section, item.name): item for item in compare(RUN, other) if item.differs}
+    assert differences.keys() == {
         ("durations", "took"),
         ("input", "shops[1].id"),
         ("input", "limit"),
         ("error", "type"),
         ("error", "message"),
     }
-    assert (found["durations", "took"].a, found["durations", "took"].change) == (2.0, "3 times")
-    assert (found["input", "limit"].a, found["input", "limit"].b) == (None, 7)
-    assert found["input", "shops[1].id"].change == "+50 %"
+    assert (differences["durations", "took"].a, differences["durations", "took"].change) == (2.0, "3 times")
+    assert (differences["input", "limit"].a, differences["input", "limit"].b) == (None, 7)
+    assert differences["input", "shops[1].id"].change == "+50 %"
     assert not [item for item in compare(RUN, RUN) if item.differs]
 
 

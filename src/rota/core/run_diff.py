@@ -45,20 +45,20 @@ class Difference:
 
 def compare(a: Mapping[str, object], b: Mapping[str, object]) -> list[Difference]:
     """Return the fields of two runs, equal ones too, by section. Durations are in seconds."""
-    found = [Difference("run", name, a.get(name), b.get(name)) for name in FACTS]
-    found += [
+    differences = [Difference("run", name, a.get(name), b.get(name)) for name in FACTS]
+    differences += [
         Difference("durations", name, seconds_between(a, *span), seconds_between(b, *span))
         for name, span in (("waited", ("queued_at", "started_at")), ("took", ("started_at", "finished_at")))
     ]
     names = (("CPU time", "cpu_seconds"), ("peak memory", "peak_memory_bytes"))
-    found += [Difference("durations", name, a.get(field), b.get(field)) for name, field in names]
+    differences += [Difference("durations", name, a.get(field), b.get(field)) for name, field in names]
     for section, field in (("input", "input"), ("output", "outcome")):
         left, right = dict(leaves(a.get(field))), dict(leaves(b.get(field)))
         paths = list(dict.fromkeys([*left, *right]))[:LEAVES_MAX]
-        found += [Difference(section, path or "value", left.get(path), right.get(path)) for path in paths]
+        differences += [Difference(section, path or "value", left.get(path), right.get(path)) for path in paths]
     for name in ("type", "message"):
-        found.append(Difference("error", name, error_field(a, name), error_field(b, name)))
-    return found
+        differences.append(Difference("error", name, error_field(a, name), error_field(b, name)))
+    return differences
 
 
 def seconds_between(run: Mapping[str, object], start: str, end: str) -> float | None:

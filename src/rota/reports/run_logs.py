@@ -84,8 +84,8 @@ def place_of(tx: Tx, run_id: str, number: int, wanted: LogFilter) -> int:
 
 def search(tx: Tx, run_id: str, text: str, wanted: LogFilter) -> tuple[int, list[int]]:
     """Return how many of the lines that match contain a text, and the places of the first MATCHES_MAX of them."""
-    found = contains(text)
-    total = select(func.count()).select_from(logs).where(g.run_id == run_id, *conditions(wanted), found)
+    condition = contains(text)
+    total = select(func.count()).select_from(logs).where(g.run_id == run_id, *conditions(wanted), condition)
     place = func.row_number().over(order_by=g.id).label("place")
     placed = select(place, g.text).where(g.run_id == run_id, *conditions(wanted)).subquery()
     stmt = select(placed.c.place).where(contains(text, placed.c.text)).order_by(placed.c.place).limit(MATCHES_MAX)

@@ -101,12 +101,12 @@ def schedules_with(tx: Tx, org_id: str, status: str, start: datetime, end: datet
         )
         ids: Collection[str] = tx.execute(living.order_by(j.id.desc()).limit(FOUND_READ)).scalars().all()
     else:
-        found = and_(
+        conditions = and_(
             r.org_id == org_id,
             r.schedule_id.is_not(None),
             NOT_SUCCESS,
             r.status == literal_column(f"'{Status(status).value}'"),
         )
-        stmt = select(r.schedule_id).where(found, r.recorded_at >= start, r.recorded_at < end)
+        stmt = select(r.schedule_id).where(conditions, r.recorded_at >= start, r.recorded_at < end)
         ids = tx.execute(stmt.order_by(r.recorded_at.desc()).limit(FOUND_READ)).scalars().all()
     return list(dict.fromkeys(ids))[:limit]

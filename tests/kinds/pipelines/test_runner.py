@@ -52,8 +52,8 @@ def table(harness: PipelineHarness, path: str, place: Path) -> list[Any]:
 
 def files(place: Path) -> list[str]:
     """Return the files of tables and drafts, without those of fences."""
-    found = [path for path in place.rglob("*") if path.is_file() and path.suffix != ".fence"]
-    return sorted(path.name for path in found if "rota.db" not in path.name)
+    files = [path for path in place.rglob("*") if path.is_file() and path.suffix != ".fence"]
+    return sorted(path.name for path in files if "rota.db" not in path.name)
 
 
 async def chain(harness: PipelineHarness) -> None:

@@ -33,14 +33,14 @@ async def slug_of(org_id: str) -> str:
 async def executor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Executor]:
     url = require_spark()
     if request.param == "local":
-        found = executor_here(tmp_path, 2, url, slug_of)
-        assert found is not None
-        yield found
+        executor = executor_here(tmp_path, 2, url, slug_of)
+        assert executor is not None
+        yield executor
         return
     with connect_server(tmp_path) as url:
-        found = executor_here(tmp_path, 2, url, slug_of)
-        assert found is not None
-        yield found
+        executor = executor_here(tmp_path, 2, url, slug_of)
+        assert executor is not None
+        yield executor
 
 
 async def write(
@@ -154,9 +154,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.skipif(find_spec("pyspark") is None or find_spec("grpc") is None, reason="Spark is not installed")
 async def test_a_server_out_of_reach_is_named(tmp_path: Path) -> None:
-    found = executor_here(tmp_path, 1, "sc://127.0.0.1:1/;token=secret", slug_of)
-    assert found is not None
+    executor = executor_here(tmp_path, 1, "sc://127.0.0.1:1/;token=secret", slug_of)
+    assert executor is not None
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 .*out of reach") as refused:
-        await found.verify()
+        await executor.verify()
     assert "secret" not in refused.value.message
     assert not isinstance(refused.value, Conflict)

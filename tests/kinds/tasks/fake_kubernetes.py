@@ -78,8 +78,8 @@ class FakeKubernetes:
                 case "DELETE":
                     return self.send(request, *self.delete(resource, name))
                 case _ if name:
-                    found = self.objects.get((resource, name))
-                    return self.send(request, 200 if found else 404, found or {"message": f"{name} not found"})
+                    stored = self.objects.get((resource, name))
+                    return self.send(request, 200 if stored else 404, stored or {"message": f"{name} not found"})
                 case _:
                     wanted = query["labelSelector"].split("=")
                     items = [

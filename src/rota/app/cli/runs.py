@@ -157,8 +157,8 @@ def diff(
     """Compare two runs: input, output, code version, durations, error."""
     from rota.core.run_diff import compare
 
-    found = compare(*(find_run(ctx.obj, key) for key in (a, b)))
-    listed = [item for item in found if item.differs or all_fields]
+    differences = compare(*(find_run(ctx.obj, key) for key in (a, b)))
+    listed = [item for item in differences if item.differs or all_fields]
     items = [
         {"section": item.section, "field": item.name, "a": item.a, "b": item.b, "change": item.change or None}
         for item in listed

@@ -30,7 +30,7 @@ async def compare(request: Request, caller: Viewer) -> Response:
     if keys[0] is None or keys[1] is None:
         return page(request, "run_compare.html", runs=None, query=query)
     a, b = [await find(request, caller, key or "", name) for key, name in zip(keys, "ab", strict=True)]
-    found = run_diff.compare(a, b)
+    differences = run_diff.compare(a, b)
     logs = None
     if query["logs"]:
         texts = [await log_of(request, caller, run) for run in (a, b)]
@@ -44,8 +44,8 @@ async def compare(request: Request, caller: Viewer) -> Response:
         runs=(a, b),
         query=query,
         names=names,
-        sections=[(name, [item for item in found if item.section == name]) for name in SECTIONS],
-        differing=sum(item.differs for item in found),
+        sections=[(name, [item for item in differences if item.section == name]) for name in SECTIONS],
+        differing=sum(item.differs for item in differences),
         logs=logs,
     )
 

@@ -85,11 +85,11 @@ async def read_log(request: Request, caller: Caller, run_id: str, view: LogView)
     db, wanted = reports_of(request, caller), view.filter
     total = await db.read(run_logs.count, run_id, wanted)
     target = None if view.line is None else await db.read(run_logs.place_of, run_id, view.line, wanted)
-    found: tuple[int, list[int]] = (0, [])
+    matches: tuple[int, list[int]] = (0, [])
     if view.q:
-        found = await db.read(run_logs.search, run_id, view.q, wanted)
-        if view.line is None and view.start is None and found[1]:
-            target = found[1][0]
+        matches = await db.read(run_logs.search, run_id, view.q, wanted)
+        if view.line is None and view.start is None and matches[1]:
+            target = matches[1][0]
     at_end = target is None and view.start is None
     if target is not None:
         start = max(0, min(target - PAGE_LINES // 4, total - PAGE_LINES))
@@ -106,8 +106,8 @@ async def read_log(request: Request, caller: Caller, run_id: str, view: LogView)
         "previous": max(0, start - PAGE_LINES) if start else None,
         "next": start + len(lines) if start + len(lines) < total else None,
         "last": max(0, total - PAGE_LINES),
-        "match_count": found[0],
-        "matches_around": neighbours(found[1], start if target is None else target),
+        "match_count": matches[0],
+        "matches_around": neighbours(matches[1], start if target is None else target),
         "shown": target,
         "levels": LEVELS,
         "streams": STREAMS,
@@ -151,8 +151,8 @@ async def lines(request: Request, caller: Viewer, run_id: str) -> Response:
     if view.line is not None:
         place = await db.read(run_logs.place_of, run_id, view.line, view.filter)
         start = max(0, min(place, total) - PART_LINES // 2)
-    found = fitting(await db.read(run_logs.page, run_id, start, PART_LINES, view.filter), from_end=False)
-    return page(request, "log_lines.html", log={"lines": found, "start": start, "total": total, "view": view})
+    log_page = fitting(await db.read(run_logs.page, run_id, start, PART_LINES, view.filter), from_end=False)
+    return page(request, "log_lines.html", log={"lines": log_page, "start": start, "total": total, "view": view})
 
 
 @router.get("/runs/{run_id}/log/matches")

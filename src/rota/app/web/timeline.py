@@ -104,8 +104,8 @@ async def timeline(request: Request, caller: Viewer) -> Response:
     status = query["status"] if query["status"] in set(Status) else None
     ids = None
     if status is not None and status != Status.SUCCESS:
-        found = (status, shown.start, shown.end, FOUND_MOST)
-        ids = await db.read(timeline_reports.schedules_with, caller.org_id, *found)
+        newest = (status, shown.start, shown.end, FOUND_MOST)
+        ids = await db.read(timeline_reports.schedules_with, caller.org_id, *newest)
     items: list[Record] = []
     cursor = None
     if ids != []:

@@ -18,12 +18,12 @@ def slots_after(timing: Timing, after: datetime) -> Iterator[datetime]:
         after = max(after, timing.starts_at - TICK)
     pattern = local_pattern(timing) if isinstance(timing.trigger, Cron) else None
     if timing.window is None and isinstance(pattern, CronPattern):
-        found = slots_of_pattern(pattern, timing.zone, after)
+        slots = slots_of_pattern(pattern, timing.zone, after)
     elif timing.window is None and timing.holidays is None and isinstance(timing.trigger, Every):
-        found = slots_of_interval(timing, timing.trigger.span, after)
+        slots = slots_of_interval(timing, timing.trigger.span, after)
     else:
-        found = searched_slots(timing, after)
-    for slot in found:
+        slots = searched_slots(timing, after)
+    for slot in slots:
         if slot >= end:
             return
         yield slot

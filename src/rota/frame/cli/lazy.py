@@ -27,15 +27,15 @@ class LazyCommand:
     def load(self) -> Any:
         """Import the command and return it as Typer calls it."""
         module, _, attribute = self.place.partition(":")
-        found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+        command: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
         group = command_group("")
         group.callback()(_no_options)  # a group even with a single command
-        if isinstance(found, typer.Typer):
-            group.add_typer(found, name=self.name)
+        if isinstance(command, typer.Typer):
+            group.add_typer(command, name=self.name)
         elif self.prints:
-            group.command(self.name, reads=self.reads)(found)
+            group.command(self.name, reads=self.reads)(command)
         else:
-            typer.Typer.command(group, self.name)(found)
+            typer.Typer.command(group, self.name)(command)
         return typer.main.get_group(group).commands[self.name]
 
 

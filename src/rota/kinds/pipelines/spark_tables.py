@@ -127,8 +127,8 @@ class CatalogTables:
         if not self.session.catalog.tableExists(text(place)):
             return None
         (row,) = self.session.sql(f"SHOW CREATE TABLE {text(place)}").collect()
-        found = re.findall(rf"{re.escape(place.name)}_([0-9a-z]{{26}})\b", row[0])
-        return str(found[-1]) if found else ""
+        versions = re.findall(rf"{re.escape(place.name)}_([0-9a-z]{{26}})\b", row[0])
+        return str(versions[-1]) if versions else ""
 
     def create_schemas(self, place: Place) -> None:
         for schema in (place.schema, place.schema + VERSIONS):

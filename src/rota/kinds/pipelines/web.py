@@ -135,7 +135,7 @@ def run_text(run: Record | None, now: datetime) -> str:
 
 def around(path: str, edges: Sequence[Record], limit: int) -> set[str]:
     """Return the paths of the pipelines before and after one, near ones first, at most `limit`."""
-    found = {path}
+    related = {path}
     for start, end in (("from", "to"), ("to", "from")):
         following: dict[str, list[str]] = {}
         for edge in edges:
@@ -143,7 +143,7 @@ def around(path: str, edges: Sequence[Record], limit: int) -> set[str]:
         open_ends, seen = [path], {path}
         while open_ends:
             nearest = sorted({other for key in open_ends for other in following.get(key, ())} - seen)
-            open_ends = nearest[: max(0, limit - len(found))]
+            open_ends = nearest[: max(0, limit - len(related))]
             seen.update(open_ends)
-            found.update(open_ends)
-    return found
+            related.update(open_ends)
+    return related

@@ -158,8 +158,8 @@ class Containers:
         await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=EXIT_SECONDS)
 
     async def remove_earlier(self, ctx: RunContext) -> None:
-        found = await self.command("ps", "--all", "--quiet", "--filter", f"label=rota.job={ctx.job.id}")
-        if names := found.split():
+        containers = await self.command("ps", "--all", "--quiet", "--filter", f"label=rota.job={ctx.job.id}")
+        if names := containers.split():
             ctx.log.line("system", f"removes {len(names)} container(s) of earlier attempts")
             await self.remove(*names)
 

@@ -147,11 +147,11 @@ class Kubernetes:
 
     async def delete_jobs(self, ctx: RunContext, selector: str) -> None:
         """Delete Jobs with their pods, which get SIGTERM and have the grace, and wait until the pods are gone."""
-        found = await self.request("GET", self.path("batch/v1", "jobs"), params={"labelSelector": selector})
-        for job in found["items"]:
+        answer = await self.request("GET", self.path("batch/v1", "jobs"), params={"labelSelector": selector})
+        for job in answer["items"]:
             await self.delete(f"{self.path('batch/v1', 'jobs')}/{job['metadata']['name']}")
         end = stopwatch() + ctx.cancel_grace.total_seconds() + STOP_SECONDS
-        while found["items"] and (pods := await self.running(selector)):
+        while answer["items"] and (pods := await self.running(selector)):
             if stopwatch() > end:
                 names = ", ".join(pods)
                 ctx.log.line("system", f"{self.label} has not confirmed that {names} stopped")
@@ -159,14 +159,14 @@ class Kubernetes:
             await real_sleep(POLL_SECONDS / 2)
 
     async def running(self, selector: str) -> list[str]:
-        found = await self.request("GET", self.path("v1", "pods"), params={"labelSelector": selector})
+        answer = await self.request("GET", self.path("v1", "pods"), params={"labelSelector": selector})
         ended = ("Succeeded", "Failed")
-        return [pod["metadata"]["name"] for pod in found["items"] if pod.get("status", {}).get("phase") not in ended]
+        return [pod["metadata"]["name"] for pod in answer["items"] if pod.get("status", {}).get("phase") not in ended]
 
     async def pods(self, ctx: RunContext) -> list[Record]:
         selector = f"rota/run={name_of(ctx)}"
-        found = await self.request("GET", self.path("v1", "pods"), params={"labelSelector": selector})
-        return list(found["items"])
+        answer = await self.request("GET", self.path("v1", "pods"), params={"labelSelector": selector})
+        return list(answer["items"])
 
     async def create(self, version: str, kind: str, manifest: Record) -> None:
         await self.request("POST", self.path(version, kind), json=manifest)
