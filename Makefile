@@ -5,7 +5,7 @@
 # make screenshots  takes the screenshots of the dashboard for the docs
 # make bench compares Rota with its peers and prints a table; ARGS="--quick --only w1 --peers huey" narrows it
 # make bench-check fails if Rota is slower than the kept figures; bench-keep replaces them
-# make constraints pins the newest versions that pyproject.toml allows (needs uv)
+# make constraints pins the newest versions that pyproject.toml allows, without dbt, which needs older ones (needs uv)
 # make coverage prints which lines of rota the tests reach
 # make clients writes the generated files of the Python and TypeScript clients and the Postman collection (needs npm)
 # make docs  builds the documentation site in .site
@@ -29,10 +29,11 @@ up: $(VENV)/.installed
 	$(BIN)/rota up $(APP)
 
 test: lint chromium
-	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 6 -m "not long" $(ARGS)
 
 test-long: $(VENV)/.installed-long chromium
-	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m long $(ARGS)
+	$(BIN)/python -m pytest -n 6 -m "long and not engines" $(ARGS)
+	$(BIN)/python -m pytest -n 1 -m engines $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -65,11 +66,11 @@ bench-keep: $(VENV)/.installed-dev
 
 constraints:
 	@{ echo '# The versions that the tests run with. `make constraints` regenerates this file from pyproject.toml.'; \
-		uv pip compile --quiet pyproject.toml --all-extras --universal --python-version 3.11 --strip-extras \
+		uv pip compile --quiet pyproject.toml --extra dev --extra spark --extra ray --universal --python-version 3.11.5 --strip-extras \
 		--no-header --no-annotate --upgrade; } > constraints.txt
 
 coverage: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 6 --maxschedchunk 1 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n 6 -m "not long" --cov=rota --cov-report=term:skip-covered $(ARGS)
 
 clients: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.clients.write

@@ -29,7 +29,7 @@ def warehouse(postgres_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["duckdb", "postgresql", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.fixture(params=["duckdb", "postgresql", pytest.param("spark", marks=[pytest.mark.long, pytest.mark.engines])])
 async def harness(
     request: pytest.FixtureRequest, clean_url: str, warehouse: str, tmp_path: Path
 ) -> AsyncIterator[PipelineHarness]:

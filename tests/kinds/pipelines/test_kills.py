@@ -81,7 +81,10 @@ class Killed:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("increment", [None, {"append_by": ["id"]}, {"merge_by": ["id"]}])
-@pytest.mark.parametrize("engine", ["duckdb", "postgresql", "spark", "spark connect"])
+@pytest.mark.parametrize(
+    "engine",
+    ["duckdb", "postgresql", *(pytest.param(name, marks=pytest.mark.engines) for name in ("spark", "spark connect"))],
+)
 def test_a_kill_at_any_point_leaves_a_whole_table(
     engine: str, increment: object, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -55,6 +55,7 @@ async def rows(executor: Executor, sql: str) -> list[list[object]]:
 
 
 @pytest.mark.long
+@pytest.mark.engines
 @pytest.mark.timeout(1200)
 async def test_spark_keeps_the_promises_of_an_engine(executor: Executor) -> None:
     """One test: to start Spark takes long."""

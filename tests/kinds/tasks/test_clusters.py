@@ -28,7 +28,9 @@ GRACE_SECONDS = 2
 PARTITIONS, PARTITION_SECONDS = 10, 8.0  # a heavy task, as seconds of CPU
 
 
-@pytest.fixture(scope="module", params=list(CLUSTERS))
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.engines if name == "ray" else ()) for name in CLUSTERS]
+)
 def executor(request: pytest.FixtureRequest) -> str:
     pytest.importorskip(CLUSTERS[request.param].package, reason=f"install the extra {request.param}")
     return str(request.param)

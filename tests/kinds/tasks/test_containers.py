@@ -22,6 +22,7 @@ from tests.kinds.tasks.harness import TaskHarness, open_task_harness
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.engines,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="needs containers of this machine"),
 ]

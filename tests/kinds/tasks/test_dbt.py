@@ -84,6 +84,7 @@ def by_name(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.long
+@pytest.mark.engines
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("profile")
 async def test_a_build_records_each_node(harness: TaskHarness, project: Path, executable: str) -> None:
@@ -108,6 +109,7 @@ async def test_a_build_records_each_node(harness: TaskHarness, project: Path, ex
 
 
 @pytest.mark.long
+@pytest.mark.engines
 @pytest.mark.timeout(1200)
 async def test_canceling_a_run_ends_dbt(
     harness: TaskHarness, project: Path, executable: str, monkeypatch: pytest.MonkeyPatch
