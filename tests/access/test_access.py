@@ -87,6 +87,7 @@ TABLE: dict[str, tuple[Row, Any]] = {
     "GET /api/v1/failing": (LIST, None),
     "POST /api/v1/runs/$retry": (row(403, 200, 200, 200), {"filter": {}, "dry_run": True}),
     "POST /api/v1/runs/$cancel": (row(403, 200, 200, 200), {"filter": {}, "dry_run": True}),
+    "POST /api/v1/runs/$delete": (row(403, 403, 200, 200), {"filter": {}, "dry_run": True}),
     "POST /api/v1/runs/{run}/$acknowledge": (row(403, 409, 409, 404), {}),  # it has not failed
     "POST /api/v1/runs/{run}/$unacknowledge": (row(403, 409, 409, 404), None),
     "POST /api/v1/runs/{run}/$cancel": (row(403, 409, 409, 404), None),  # it has ended
@@ -317,6 +318,7 @@ SILENT |= {
     "POST /api/v1/sessions/$end",
     "POST /api/v1/runs/$retry",
     "POST /api/v1/runs/$cancel",
+    "POST /api/v1/runs/$delete",
 }
 SILENT |= {f"POST /api/v1/pipelines/{{namespace}}/{{layer}}/{{pipeline}}/{verb}" for verb in ("$preview", "$validate")}
 CANARY = "canary"  # in the name of everything that is ours

@@ -147,7 +147,7 @@ async def test_parents_children_and_jobs_before_and_after_are_linked(api: Api, a
     await work(api)
     for one_end, other_end in ((job["id"], last), (last, job["id"])):
         page = await shown(admin, f"/runs/{one_end}")
-        assert re.search(rf'<a href="/runs/{other_end}"><rect [^>]*class="box job success"', page)
+        assert re.search(rf'<a href="/runs/{other_end}"[^>]*><use [^>]*class="box job success"', page)
 
 
 async def test_a_schedule_warns_in_the_week_before_a_clock_change(api: Api, admin: httpx.AsyncClient) -> None:

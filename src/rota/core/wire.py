@@ -152,11 +152,22 @@ class Retry(RequestBody):
 
 # errors
 
+UNKNOWN_FIELD = "is an unknown field"
+
 
 def invalid_fields(model: type[BaseModel] | None, errors: Sequence[Any]) -> list[Invalid]:
-    """Return errors of pydantic as `Invalid`, unknown fields first. `model` is what was validated."""
-    wrong = [invalid for error in errors for invalid in invalid_of(model, error)]
-    return sorted(wrong, key=lambda error: not error.right.startswith("is an unknown field"))
+    """Return errors of pydantic as `Invalid`, unknown fields first. `model` is what was validated. Of unknown fields of
+    the same object the first lists the known ones."""
+    wrong: list[Invalid] = []
+    listed: set[str] = set()
+    for invalid in (invalid for error in errors for invalid in invalid_of(model, error)):
+        if invalid.right in listed:
+            wrong.append(Invalid(invalid.field, invalid.value, UNKNOWN_FIELD))
+        else:
+            wrong.append(invalid)
+        if invalid.right.startswith(UNKNOWN_FIELD):
+            listed.add(invalid.right)
+    return sorted(wrong, key=lambda error: not error.right.startswith(UNKNOWN_FIELD))
 
 
 def invalid_of(model: type[BaseModel] | None, error: Mapping[str, Any]) -> Iterator[Invalid]:
@@ -174,7 +185,7 @@ def invalid_of(model: type[BaseModel] | None, error: Mapping[str, Any]) -> Itera
         holder = model_at(model, path[:-1])
         names = [] if holder is None else annotations_of(holder)
         known = ", ".join(sorted(names)) or "none"
-        yield Invalid(field_name(path), value, f"is an unknown field; the fields are {known}")
+        yield Invalid(field_name(path), value, f"{UNKNOWN_FIELD}; the fields are {known}")
         return
     yield Invalid(field_name(path), value, remedy(annotation_at(model, path), error))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, and_, literal_column, select
 
 from rota.core.states import Status
 from rota.db.dialect import ResultRow, Tx
@@ -52,7 +52,8 @@ def success_before(tx: Tx, org_id: str, run: Record, key: list[object] | None) -
 def of_subject(org_id: str, run: Record) -> ColumnElement[bool]:
     """Return the condition of runs of the same schedule, or of the same target where a run has no schedule."""
     if run["schedule_id"] is not None:
-        return and_(r.schedule_id == run["schedule_id"], r.schedule_id.is_not(None), r.org_id == org_id)
+        in_org = r.org_id.concat(literal_column("''")) == org_id  # not by the index of the org's runs
+        return and_(r.schedule_id == run["schedule_id"], r.schedule_id.is_not(None), in_org)
     return and_(r.org_id == org_id, r.target_name == run["target_name"], r.kind == run["kind"])
 
 

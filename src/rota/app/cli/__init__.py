@@ -33,7 +33,7 @@ COMMANDS = (
     ),
     LazyCommand("why", "rota.app.cli.system:why", "Explain the status of a run, or the verdict of a slot.", reads=True),
     LazyCommand("audit", "rota.access.cli:audit", "List the audit log, newest first: who changed what.", reads=True),
-    LazyCommand("logs", "rota.app.cli.runs:logs", "Print the log of a run."),
+    LazyCommand("logs", "rota.app.cli.runs:logs", "Print the log of a run, or its lines that match."),
     LazyCommand(
         "signal", "rota.app.cli.runs:signal", "Send a signal to a run that waits for it; without one it is kept."
     ),

@@ -13,8 +13,8 @@ from rota.frame.http.guessing import TooManyFailures
 
 CONTENT_SECURITY_POLICY = {
     "default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "img-src": "'self' data:",
-    "connect-src": "'self'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'",
-    "frame-src": "'self'",  # previews of artifacts
+    "connect-src": "'self'", "frame-src": "'self'",  # frames have previews of artifacts
+    "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'",
 }  # fmt: skip
 SECURITY_HEADERS = {
     "content-security-policy": "; ".join(f"{name} {value}" for name, value in CONTENT_SECURITY_POLICY.items()),

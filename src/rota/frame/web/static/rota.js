@@ -52,7 +52,7 @@ function showPicked() {
   if (compare) {
     const [a, b] = [...picked].sort(); // ids begin with their time: the older one first
     compare.hidden = picked.size !== 2;
-    compare.href = `${compare.dataset.compare}?${new URLSearchParams({ a, b })}`;
+    if (!compare.hidden) compare.href = `${compare.dataset.compare}?${new URLSearchParams({ a, b })}`;
   }
   for (const field of $$("[data-picked]", bar)) field.value = [...picked].join(",") || "none";  // refused: an empty filter would match everything
 }
