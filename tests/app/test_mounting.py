@@ -63,6 +63,7 @@ async def test_the_first_request_starts_a_site_without_a_worker(tmp_path: Path) 
 @pytest.mark.usefixtures("settings")
 async def test_a_site_with_a_worker_needs_a_lifespan_and_runs_jobs_inside(tmp_path: Path) -> None:
     app = program()
+    app.schedule("nightly", "hello", cron="0 2 * * *")
     site = app.asgi(worker=True)
     async with client_of(site) as client:
         refused = await client.get("/health/live")
@@ -74,6 +75,8 @@ async def test_a_site_with_a_worker_needs_a_lifespan_and_runs_jobs_inside(tmp_pa
             headers = {"authorization": f"Bearer {(tmp_path / 'data' / 'admin.key').read_text().strip()}"}
             job = await ended_job(client, job_id, headers)
             assert job["status"] == "success"
+            (schedule,) = (await client.get("/api/v1/schedules", headers=headers)).json()["items"]
+            assert (schedule["name"], schedule["source_ref"]) == ("nightly", "test_mounting")
         assert (await client.get("/health/live")).status_code == 503  # stopped
 
 

@@ -332,11 +332,12 @@ class Rota:
 
     def asgi(self, *, worker: bool = False, **settings: object) -> "MountedSite":
         """Return API and dashboard as an ASGI application, to be mounted at any path: `fastapi_app.mount("/rota",
-        app.asgi())`. With `worker` it also schedules and runs, and needs `FastAPI(lifespan=site.lifespan)`. `settings`
-        override those of the environment."""
+        app.asgi())`. With `worker` it also schedules and runs, and needs `FastAPI(lifespan=site.lifespan)`; what the
+        program declares belongs to the file that calls this, as with `rota up FILE`. `settings` override those of the
+        environment."""
         from rota.app.site import MountedSite  # here: a program that only declares tasks loads no web framework
 
-        return MountedSite(self, worker, **settings)
+        return MountedSite(self, place_of_call().rpartition(":")[0] if worker else None, **settings)
 
     async def signal(
         self, topic: str, *, key: str | None = None, payload: object = None, id: str | None = None

@@ -38,10 +38,11 @@ OPENAPI_PATH = "/openapi.json"  # FastAPI itself writes the prefix into its `ser
 
 
 class MountedSite:
-    """API and dashboard, with a worker if wanted. Its lifespan, or the first request, starts it."""
+    """API and dashboard, with a worker if there is a file that its declarations belong to. Its lifespan, or the first
+    request, starts it."""
 
-    def __init__(self, program: "Rota", worker: bool = False, **overrides: object) -> None:
-        self.program, self.worker, self._overrides = program, worker, overrides
+    def __init__(self, program: "Rota", worker_file: str | None = None, **overrides: object) -> None:
+        self.program, self.worker_file, self._overrides = program, worker_file, overrides
         self._site: FastAPI | None = None
         self._starting = asyncio.Lock()
         self._running: AsyncExitStack | None = None
@@ -80,7 +81,7 @@ class MountedSite:
     async def _start_for_request(self) -> str | None:
         """Start a site whose lifespan was not run; return why it cannot be started. A worker needs a lifespan: nothing
         else would drain it."""
-        if self.worker:
+        if self.worker_file is not None:
             return NOT_STARTED
         async with self._starting:
             try:
@@ -99,18 +100,18 @@ class MountedSite:
 
     async def _open(self, stack: AsyncExitStack) -> FastAPI:
         settings = Settings.load(**self._overrides)
-        if self.worker:
+        if self.worker_file is not None:
             capture_output()
             await asyncio.to_thread(migrate, settings)
         else:
             await check_schema(settings)
-        node = Node(settings, self.program, None) if self.worker else None
+        node = Node(settings, self.program, self.worker_file) if self.worker_file is not None else None
         clock, metrics = (node.clock, node.metrics) if node else (SystemClock(), Metrics())
         db = open_database(settings.database_url)
         stack.push_async_callback(db.close)
         from rota.app.assembly import make_engine  # here: `Rota.asgi` imports this module
 
-        engine = make_engine(settings, self.program, None, db, clock, Wake(), metrics)
+        engine = make_engine(settings, self.program, self.worker_file, db, clock, Wake(), metrics)
         self.program.use(engine)
         await (node.prepare(engine) if node else prepare_site(engine, settings, self.program, None))
         replica = open_replica(settings, db, metrics)
