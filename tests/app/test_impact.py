@@ -83,6 +83,13 @@ async def test_clashes_usual_duration_and_cost_are_shown(api: Api) -> None:
     ours, freeze = impact["clashes"]
     assert (ours["name"], ours["count"], ours["days"]) == ("ours", 192, ["2026-05-17", "2026-05-20"])
     assert (freeze["type"], freeze["name"], freeze["count"]) == ("freeze", "audit", 155)
+    window = {"starts_at": "2026-05-10T00:00:00Z", "ends_at": "2026-05-12T00:00:00Z"}
+    for name, kind in (("move", "task"), ("other", "pipeline")):
+        made = await api.call("POST", "/freeze-windows", {"name": name, "kind": kind, "reason": "", **window})
+        assert made.status_code == 201, made.text
+    announced = (await diff(api, {"cron_expression": "30 3 * * *"}))["clashes"][-1]
+    assert (announced["type"], announced["name"], announced["count"]) == ("freeze", "move", 2)
+    assert (await api.call("DELETE", "/freeze-windows/move")).status_code == 204
     followed = await diff(api, {"calendar": "ours", "on_holiday": "next"})
     assert [clash["type"] for clash in followed["clashes"]] == ["freeze"]
     assert followed["left_out"][0] == {"date": "2026-05-17", "moved_to": "2026-05-18"}

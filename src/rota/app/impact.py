@@ -1,11 +1,12 @@
 """Impact of an edit of a schedule before it is saved: its slots in the next days, clashes, usual duration and cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from rota.core import schedule_form
 from rota.core.catch_up import UsualRun
+from rota.core.freeze import FreezeWindow
 from rota.core.model import DueSchedule, Schedule
 from rota.core.timing import presentation
 from rota.core.timing.calendars import Calendar
@@ -22,10 +23,9 @@ from rota.core.timing.slot_diff import (
     planned_slots,
     shortest_gap,
 )
-from rota.core.timing.triggers import Timing
 from rota.db.dialect import Tx
 from rota.db.paging import Record
-from rota.engine import calendars, pauses, schedules, usual_runs
+from rota.engine import calendars, freezes, pauses, schedules, usual_runs
 from rota.engine.commands import Engine
 from rota.engine.compute import compute
 from rota.reports import schedules as schedule_reports
@@ -41,7 +41,8 @@ class Surroundings:
     now: datetime
     until: datetime
     calendars: list[Calendar]
-    freezes: list[BlockedSpan]
+    freezes: list[BlockedSpan]  # of all schedules
+    windows: Sequence[FreezeWindow]
 
 
 async def impact_of_edit(
@@ -63,12 +64,13 @@ async def impact_of_edit(
 
 
 def surroundings(tx: Tx, org_id: str, now: datetime, until: datetime) -> Surroundings:
-    """Read the calendars of an org and the spans in which it fires nothing."""
-    return Surroundings(now, until, calendars.all_of(tx, org_id), blocked_spans(tx, org_id, now))
+    """Read the calendars of an org, and its freeze and freeze windows."""
+    windows = freezes.between(tx, [org_id], now, until).get(org_id, [])
+    return Surroundings(now, until, calendars.all_of(tx, org_id), blocked_spans(tx, org_id, now), windows)
 
 
 def blocked_spans(tx: Tx, org_id: str, now: datetime) -> list[BlockedSpan]:
-    """Return the spans of time, from `now` on, in which slots of an org do not fire."""
+    """Return the freeze of an org, in which none of its slots fire."""
     freeze = pauses.freeze_of(tx, org_id, now)
     if not freeze["frozen"]:
         return []
@@ -91,7 +93,7 @@ def impact(
     diff = diff_slots(slots_before, slots_after, zone)
     total_before, total_after = count_of(old, fired, around), count_of(after, fired, around)
     gap = shortest_gap(slots_after.slots)
-    clashes = clashes_of(after.timing, slots_after, around)
+    clashes = clashes_of(after, slots_after, around)
     return {
         "words_before": presentation.describe(old.timing) if old else None,
         "words_after": presentation.describe(after.timing),
@@ -138,12 +140,18 @@ def slots_left(schedule: Schedule, fired: int) -> int | None:
     return None if schedule.max_runs is None else max(0, schedule.max_runs - fired)
 
 
-def clashes_of(timing: Timing, slots: PlannedSlots, around: Surroundings) -> list[Clash]:
-    """Return clashes with freezes, and with holidays: of the calendar that the schedule follows, else of any."""
+def clashes_of(schedule: Schedule, slots: PlannedSlots, around: Surroundings) -> list[Clash]:
+    """Return clashes with the freeze and freeze windows that cover a schedule, and with holidays: of the calendar that
+    it follows, else of any."""
+    timing = schedule.timing
     own = [timing.holidays.calendar] if timing.holidays else around.calendars
+    windows = [
+        BlockedSpan(window.note, window.starts_at, window.ends_at)
+        for window in freezes.covering(schedule, around.windows)
+    ]
     return [
         *calendar_clashes(slots.slots, timing.zone, own),
-        *freeze_clashes(slots.slots, timing.zone, around.freezes),
+        *freeze_clashes(slots.slots, timing.zone, [*around.freezes, *windows]),
     ]
 
 

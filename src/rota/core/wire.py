@@ -11,7 +11,7 @@ from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -234,6 +234,9 @@ def number_remedy(annotation: object) -> str:
     low = next((bound.ge for bound in bounds if isinstance(bound, Ge)), None)
     high = next((bound.le for bound in bounds if isinstance(bound, Le)), None)
     limits = "" if low is None else f" from {low}" if high is None else f" from {low} to {high}"
+    above = next((bound.gt for bound in bounds if isinstance(bound, Gt)), None)
+    if above is not None:
+        limits = f" greater than {above}" if high is None else f" greater than {above}, at most {high}"
     return f"is not a {noun}{limits}"
 
 
