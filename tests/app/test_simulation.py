@@ -29,6 +29,16 @@ async def test_a_night_with_an_outage_is_simulated_and_nothing_is_stored(api: Ap
         assert (await api.call("POST", "/simulate", {**NIGHT, **change})).status_code == 422, change
 
 
+async def test_a_run_that_an_outage_interrupts_is_no_load_during_the_outage(api: Api) -> None:
+    await api.schedule("hourly", cron_expression="0 * * * *", misfire="skip", ends_at="2026-05-05T02:00:00Z")
+    outage = {"from": "2026-05-05T01:00:20Z", "to": "2026-05-05T04:00:00Z"}
+    result = (await api.call("POST", "/simulate", {**NIGHT, "outages": [outage]})).json()
+    busy = {row["hour"][11:13]: row["seconds"] for row in result["load"]}
+    assert (busy["00"], busy["01"]) == (60.0, 20.0)
+    assert not {"02", "03"} & busy.keys()
+    assert result["totals"]["seconds"] == sum(busy.values())
+
+
 async def test_the_page_draws_the_load(api: Api) -> None:
     await api.schedule("hourly", cron_expression="0 * * * *")
     async with browser(api) as web:

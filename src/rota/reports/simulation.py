@@ -2,7 +2,7 @@
 history."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -117,14 +117,14 @@ def run_simulation(installation: Installation, scenario: Scenario, go_on: Callab
 def answer_of(
     expected: Sequence[Expected], result: Simulated, installation: Installation, scenario: Scenario
 ) -> Record:
-    load, load_truncated = load_of(expected, result.slots)
+    load, load_truncated = load_of(expected, result.slots, scenario.outages)
     shown = sorted(result.slots, key=lambda slot: slot.slot)[:SLOTS_SHOWN]
     return {
         "from": scenario.span.start,
         "to": scenario.span.end,
         "until": result.until,
         "slots": [slot_record(expected[slot.position], slot) for slot in shown],
-        "totals": totals_of(expected, result.slots),
+        "totals": totals_of(expected, result.slots, scenario.outages),
         "load": load,
         "unknown_durations": installation.unknown[:100],
         "truncated": result.truncated or installation.truncated or load_truncated or len(result.slots) > SLOTS_SHOWN,
@@ -144,7 +144,7 @@ def slot_record(expected: Expected, slot: SimulatedSlot) -> Record:
     }
 
 
-def totals_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> Record:
+def totals_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot], outages: Sequence[TimeRange]) -> Record:
     """Return how many slots have each verdict, and the time and credits that the runs take."""
     verdicts = {"ran": 0, "skipped": 0, "missed": 0, "coalesced": 0, "waiting": 0}
     reasons: dict[str, int] = {}
@@ -156,7 +156,7 @@ def totals_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> R
             reasons[slot.reason] = reasons.get(slot.reason, 0) + number
         if slot.started_at is not None and slot.run_at is not None:
             each = expected[slot.position]
-            seconds += ((slot.finished_at or slot.started_at) - slot.started_at).total_seconds()
+            seconds += sum((end - at).total_seconds() for at, end in running_parts(slot, outages))
             credits += each.credits
             longest = max(longest, (slot.started_at - slot.run_at).total_seconds())
     return {
@@ -168,24 +168,40 @@ def totals_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> R
     }
 
 
-def load_of(expected: Sequence[Expected], slots: Sequence[SimulatedSlot]) -> tuple[list[Record], bool]:
+def running_parts(slot: SimulatedSlot, outages: Sequence[TimeRange]) -> Iterator[tuple[datetime, datetime]]:
+    """Yield when the attempts of a slot run. `outages` are in order; what they interrupt is tried again after them."""
+    if slot.started_at is None:
+        return
+    at, end = slot.started_at, slot.finished_at or slot.started_at
+    for outage in outages:
+        if at < outage.end and outage.start < end:
+            if at < outage.start:
+                yield at, outage.start
+            at = outage.end
+    if at < end:
+        yield at, end
+
+
+def load_of(
+    expected: Sequence[Expected], slots: Sequence[SimulatedSlot], outages: Sequence[TimeRange]
+) -> tuple[list[Record], bool]:
     """Return how many runs start in each hour and how many seconds of it they take, by queue and host; and whether that
     is not all."""
     starts: Counter[tuple[int, str, str]] = Counter()  # by hours since EPOCH, queue, and host or ""
     busy: defaultdict[tuple[int, str, str], timedelta] = defaultdict(timedelta)
     places = [(each.due.schedule.queue, each.host or "") for each in expected]
     for slot in slots:
-        at = slot.started_at
-        if at is None:
+        if slot.started_at is None:
             continue
-        (hour, into), place = divmod(at - EPOCH, HOUR), places[slot.position]
-        starts[hour, *place] += 1
-        left = (slot.finished_at or at) - at
-        while into + left > HOUR:
-            busy[hour, *place] += HOUR - into
-            left -= HOUR - into
-            hour, into = hour + 1, ZERO
-        busy[hour, *place] += left
+        place = places[slot.position]
+        starts[(slot.started_at - EPOCH) // HOUR, *place] += 1
+        for at, end in running_parts(slot, outages):
+            (hour, into), left = divmod(at - EPOCH, HOUR), end - at
+            while into + left > HOUR:
+                busy[hour, *place] += HOUR - into
+                left -= HOUR - into
+                hour, into = hour + 1, ZERO
+            busy[hour, *place] += left
     keys = sorted({*starts, *(key for key, time in busy.items() if time)})
     rows: list[Record] = [
         {
