@@ -234,7 +234,7 @@ class Client:
     def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
         """Poll until the job has ended and return it. Raises TimedOut after `seconds`."""
         deadline = stopwatch() + seconds
-        while (job := self.job(job_id))["status"] in OPEN_STATUSES:
+        while is_open(job := self.job(job_id)):
             check_deadline(job, deadline, seconds)
             blocking_sleep(JOB_POLL_SECONDS)
         return job
@@ -365,10 +365,15 @@ class AsyncClient:
     async def wait(self, job_id: str, seconds: float = 3600.0) -> Job:
         """Poll until the job has ended and return it. Raises TimedOut after `seconds`."""
         deadline = stopwatch() + seconds
-        while (job := await self.job(job_id))["status"] in OPEN_STATUSES:
+        while is_open(job := await self.job(job_id)):
             check_deadline(job, deadline, seconds)
             await real_sleep(JOB_POLL_SECONDS)
         return job
+
+
+def is_open(job: Job) -> bool:
+    """Whether a job goes on by itself: it is queued, runs, or sleeps or waits within its run."""
+    return job["status"] in OPEN_STATUSES or job["waiting"] is not None
 
 
 def http_options(server: str | None, key: str | None, timeout: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from rota.app.cli import app
 
 APP = """
-from rota import ArtifactManager, Rota
+from rota import ArtifactManager, Rota, RunContext
 from rota.graphs import TextDelta, UsageReport
 
 app = Rota()
@@ -35,6 +35,12 @@ def hello(name: str = "you") -> str:
 @app.task
 def fails() -> None:
     raise ValueError("it does")
+
+
+@app.task
+async def sleeps(ctx: RunContext) -> str:
+    await ctx.sleep("1s")
+    return "woke"
 
 
 @app.task

@@ -12,7 +12,7 @@ import pytest
 from rota import client
 from rota import client_routes as routes
 from rota.client import AsyncClient, Client
-from tests.app.command_line import running_server
+from tests.app.command_line import run, running_server
 from tests.app.live_api import LiveApi
 from tests.app.tcp_proxy import TcpProxy
 from tests.databases import copy_sqlite
@@ -51,6 +51,14 @@ def test_a_program_walks_pages_and_waits(place: tuple[str, str]) -> None:
         rota.create_schedule(name="broken", **{**HOURLY, "target": "fails"})
         failed = rota.wait(rota.run_schedule("broken"), 30)
         assert (failed["status"], (failed["error"] or {})["message"]) == ("failed", "it does")
+
+
+def test_a_run_that_sleeps_is_waited_for(place: tuple[str, str], tmp_path: Path) -> None:
+    with Client(*place) as rota:
+        assert rota.wait(rota.add_job("sleeps"), 30)["status"] == "success"
+    url, key = place
+    answer = run(tmp_path, "task", "run", "sleeps", "--wait", ROTA_SERVER=url, ROTA_KEY=key)
+    assert (answer.returncode, answer.stdout) == (0, "woke\n"), answer.stderr
 
 
 async def test_an_asynchronous_program_walks_pages_and_waits(place: tuple[str, str]) -> None:

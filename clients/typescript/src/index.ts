@@ -98,7 +98,7 @@ export async function wait(rota: Rota, jobId: string, seconds = 3600): Promise<S
   for (;;) {
     const { data: job } = await rota.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: jobId } } });
     if (job === undefined) throw new Error(`job ${jobId}: empty answer`);
-    if (job.status !== "pending" && job.status !== "running") return job;
+    if (job.status !== "pending" && job.status !== "running" && job.waiting == null) return job; // it may sleep in its run
     if (Date.now() > deadline) throw new Error(`job ${jobId} is still ${job.status} after ${seconds} s`);
     await sleep(500);
   }

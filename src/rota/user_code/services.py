@@ -17,6 +17,7 @@ from rota.core.errors import LogicError, short_repr
 from rota.core.ids import new_id
 from rota.core.kinds import DEFAULT_KIND
 from rota.core.states import Status
+from rota.db.paging import Record
 from rota.engine import artifact_contents, artifact_files
 from rota.engine.artifacts import JSON
 from rota.engine.commands import Engine
@@ -187,13 +188,17 @@ class JobScheduler(LoopBridge):
         return (await self.engine.enqueue(self.org_id, DEFAULT_KIND, task, [dict(params) or None]))[0]
 
     async def _status(self, job_id: str) -> str:
-        return str((await self.engine.db.read(job_reports.job, self.org_id, job_id))["status"])
+        return str((await self._job(job_id))["status"])
+
+    async def _job(self, job_id: str) -> Record:
+        return await self.engine.db.read(job_reports.job, self.org_id, job_id)
 
     async def _wait(self, job_id: str, limit: float | None) -> str:
+        """Poll until the job has ended; one that sleeps or waits within its run has not."""
         since, poll_seconds = stopwatch(), FIRST_POLL_SECONDS
-        while (status := await self._status(job_id)) in LIVE_STATUSES:
+        while (job := await self._job(job_id))["status"] in LIVE_STATUSES or job["waiting"] is not None:
             if limit is not None and stopwatch() - since > limit:
-                raise TimeoutError(f"job {job_id} is still {status} after {limit:g} s")
+                raise TimeoutError(f"job {job_id} is still {job['status']} after {limit:g} s")
             await real_sleep(poll_seconds)
             poll_seconds = min(poll_seconds * 2, 1.0)
-        return status
+        return str(job["status"])

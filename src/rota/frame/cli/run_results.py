@@ -65,7 +65,7 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> Ans
     from rota.core.clock import stopwatch
 
     end = stopwatch() + timeout
-    while (job := connection.get(f"/jobs/{job_id}"))["status"] in UNFINISHED:
+    while (job := connection.get(f"/jobs/{job_id}"))["status"] in UNFINISHED or job["waiting"] is not None:
         if stopwatch() > end:
             fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
         sleep()
