@@ -1,9 +1,10 @@
 """Jobs after jobs: when a dependent job runs, when it never does, and what a crash leaves."""
 
+import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from rota.core.errors import Conflict, Invalid, LogicError
 from rota.core.ids import new_id
@@ -11,8 +12,10 @@ from rota.core.steps import NO_DUE_TIME
 from rota.db.tables import job_dependencies, jobs, runs
 from rota.engine import dependencies
 from rota.engine import runs as run_rows
+from rota.engine.jobs import release_due
 from rota.engine.maintenance import Maintenance
 from rota.reports import why
+from tests.databases import on_postgresql
 from tests.engine.harness import MINUTE, Harness
 
 
@@ -56,6 +59,23 @@ async def test_a_job_runs_after_others_as_its_condition_says(
     assert await harness.db.tx(dependencies.wake_dependents, [first], harness.clock.now()) == 0
     await harness.db.tx(run_rows.delete_runs, await harness.db.read(run_rows.of_job, harness.org_id, last))
     assert await harness.rows(select(job_dependencies)) == []
+
+
+@on_postgresql
+async def test_a_process_does_not_wait_for_one_that_decides_about_the_same_job(harness: Harness) -> None:
+    """Else it would have the job locked when the other has made it ready, and claims skip locked jobs."""
+    first = await add(harness)
+    last = await add(harness, "last", after=[first], when="any")
+    await harness.db.tx(lambda tx: tx.execute(delete(jobs).where(jobs.c.id == first)).rowcount)
+    now = harness.clock.now()
+    await harness.db.tx(dependencies.wake_dependents, [first], now)
+    deciding = await harness.db.begin()
+    assert await deciding.run(release_due, now) == 1
+    async with asyncio.timeout(20):
+        assert await harness.db.tx(release_due, now) == 0
+    await deciding.commit()
+    (job,) = await harness.queue()
+    assert (job.id, job.state) == (last, "ready")
 
 
 async def test_a_job_waits_for_all_and_does_nothing_meanwhile(harness: Harness) -> None:

@@ -92,13 +92,16 @@ def wake_dependents(tx: Tx, ended: Collection[str], now: datetime) -> int:
 
 
 def decide_due(tx: Tx, now: datetime, limit: int) -> list[str]:
-    """Decide about dependent jobs that became due: the rows of those that run get the statuses that decided it, those
-    that wait on lose their due time; returns the ids of those that never run."""
+    """Decide about dependent jobs that became due, except those about which another process is deciding: the rows of
+    those that run get the statuses that decided it, those that wait on lose their due time; returns the ids of those
+    that never run."""
     due = select(d.job_id).distinct().join(jobs, c.id == d.job_id).where(is_in(c.state, [State.LATER]), c.run_at <= now)
     job_ids = sorted(tx.execute(due.limit(limit)).scalars())
     never: list[str] = []
     for job_id in job_ids:
-        org_id = tx.execute(select(c.org_id).where(c.id == job_id).with_for_update()).scalar()
+        # one that waited would have the lock when another process has made the job ready, and claims skip locked jobs
+        still_due = select(c.org_id).where(c.id == job_id, is_in(c.state, [State.LATER]))
+        org_id = tx.execute(still_due.with_for_update(skip_locked=True)).scalar()
         rows = list(tx.execute(select(job_dependencies).where(d.job_id == job_id)))
         if org_id is None or not rows:
             continue
