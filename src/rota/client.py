@@ -373,7 +373,7 @@ class AsyncClient:
 
 def is_open(job: Job) -> bool:
     """Whether a job goes on by itself: it is queued, runs, or sleeps or waits within its run."""
-    return job["status"] in OPEN_STATUSES or job["waiting"] is not None
+    return job["status"] in OPEN_STATUSES or (job["status"] == "paused" and job["waiting"] is not None)
 
 
 def http_options(server: str | None, key: str | None, timeout: float) -> dict[str, Any]:

@@ -65,11 +65,16 @@ def wait_until_ended(connection: Connection, job_id: str, timeout: float) -> Ans
     from rota.core.clock import stopwatch
 
     end = stopwatch() + timeout
-    while (job := connection.get(f"/jobs/{job_id}"))["status"] in UNFINISHED or job["waiting"] is not None:
+    while (job := connection.get(f"/jobs/{job_id}"))["status"] in UNFINISHED or suspended(job):
         if stopwatch() > end:
             fail(f"job {job_id} is still {job['status']} after {timeout:g} s", Exit.TIMED_OUT)
         sleep()
     return dict(job)
+
+
+def suspended(job: Answer) -> bool:
+    """Whether the run of a job sleeps or waits, and goes on later."""
+    return job["status"] == "paused" and job["waiting"] is not None
 
 
 def exit_with_status(ended: Answer) -> None:
